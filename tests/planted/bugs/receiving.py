@@ -54,6 +54,58 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "settled-records-copied-below-the-floor",
+        "what a leader has settled is not copied to a disk that is nearly full",
+        (Edit(f"{_RECEIVING_DATA}._copy_what_rests_on", "self._require_room()", "pass"),),
+        {
+            _data(
+                "test_what_a_leader_has_settled_waits_below_half_of_the_floor_until_there_is_room"
+            ): "of each part it is asked"
+        },
+    ),
+    Bug(
+        "leader-of-an-earlier-version-not-followed",
+        "I35: a leader of an earlier version is followed, also from before its log begins",
+        (
+            Edit(
+                f"{_RECEIVING_DATA}._settled_there",
+                'if error.metadata.get("field") != "content":',
+                "if True:",
+            ),
+        ),
+        {
+            _data(
+                "test_i35_a_leader_of_an_earlier_version_which_settles_nothing_is_followed"
+            ): "assert 0 == 100"
+        },
+    ),
+    Bug(
+        "any-refusal-taken-for-nothing-settled",
+        "I35: what a leader has settled is left out only where it settles nothing",
+        (
+            Edit(
+                f"{_RECEIVING_DATA}._settled_there",
+                'if error.metadata.get("field") != "content":',
+                "if False:",
+            ),
+        ),
+        {
+            _data(
+                "test_i35_a_leader_that_refuses_for_another_reason_may_have_settled_something"
+            ): "assert 100 == 0"
+        },
+    ),
+    Bug(
+        "what-a-leader-does-not-know-asked-for-again",
+        "I35: what a leader does not know is asked for once",
+        (Edit(f"{_RECEIVING}._part", "except InvalidArgument:", "except NotImplementedError:"),),
+        {
+            _data(
+                "test_i35_a_leader_of_an_earlier_version_which_settles_nothing_is_followed"
+            ): "assert 0 == 100"
+        },
+    ),
+    Bug(
         "what-was-settled-meanwhile-left-behind",
         "I35: what is copied of the settled records reaches the beginning that is installed",
         (Edit(f"{_RECEIVING}._receive", "await self._data.copy()", "pass"),),

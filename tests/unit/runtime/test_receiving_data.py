@@ -27,7 +27,7 @@ from oncelog_server.runtime.storage.keeping import Allowance
 from oncelog_server.runtime.storage.snapshot_parts import Content, PartOf
 from oncelog_server.runtime.target import StandBy
 from oncelogpb import records
-from oncelogpb.errors import NotLeader
+from oncelogpb.errors import InvalidArgument, NotLeader
 from tests.simulation.disk import Tear
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.runtime.bench import DIRECTORY, Bench
@@ -345,6 +345,76 @@ def test_i35_what_the_leader_settles_meanwhile_is_not_missed() -> None:
         await live(*trio.benches, seconds=15)
         assert two.journal.log_start == BEGINS_AT
         assert two.journal.data.settled_end == more
+
+    story(tell)
+
+
+def test_what_a_leader_has_settled_waits_below_half_of_the_floor_until_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Other partitions write to the same disk meanwhile: what is left is theirs."""
+
+    async def tell(trio: Trio) -> None:
+        one, two, _ = trio.benches
+        monkeypatch.setattr(snapshot_parts, "PART_BYTES_MAX", 64)
+        real = one.driver.snapshot_part
+
+        async def snapshot_part(*asked: Any, **options: Any) -> Any:
+            two.may_settle = two.may_settle and asked[0].position < 30
+            return await real(*asked, **options)
+
+        one.driver.snapshot_part = snapshot_part  # type: ignore[method-assign]
+        await trio.elect(one, 3, followers=1)
+        await live(*trio.benches, seconds=30)
+        asked = asked_for(trio, two)
+        assert two.journal.data.settled_end <= max(asked) < SETTLED - 10, "of each part it is asked"
+        assert two.journal.log_start == 0
+        assert "disk_free_floor" in two.driver.unfit
+        assert "snapshot not received, trying again" in two.reporter.events
+        one.driver.snapshot_part = real  # type: ignore[method-assign]
+        two.may_settle = True
+        await live(*trio.benches, seconds=60)
+        require_same(one, two)
+        assert not two.driver.unfit
+
+    story(tell)
+
+
+def refusing(one: Bench, field: str) -> None:
+    """The leader, asked for what it has settled."""
+    real = one.driver.snapshot_part
+
+    async def snapshot_part(*asked: Any, **options: Any) -> Any:
+        if asked[0].content is Content.DATA:
+            raise InvalidArgument("it does not know that", field=field)
+        return await real(*asked, **options)
+
+    one.driver.snapshot_part = snapshot_part  # type: ignore[method-assign]
+
+
+def test_i35_a_leader_of_an_earlier_version_which_settles_nothing_is_followed() -> None:
+    async def tell(trio: Trio) -> None:
+        one, two, _ = trio.benches
+        refusing(one, "content")
+        await trio.elect(one, 3, followers=1)
+        await live(*trio.benches, seconds=5)
+        assert two.journal.log_start == BEGINS_AT
+        assert two.journal.data.settled_end == 0
+        assert len(asked_for(trio, two)) == 2, "what is not known is not asked for again and again"
+
+    story(tell)
+
+
+def test_i35_a_leader_that_refuses_for_another_reason_may_have_settled_something() -> None:
+    """Its process is another one by now."""
+
+    async def tell(trio: Trio) -> None:
+        one, two, _ = trio.benches
+        refusing(one, "leader_boot_id")
+        await trio.elect(one, 3, followers=1)
+        await live(*trio.benches, seconds=30)
+        assert two.journal.log_start == 0
+        assert "snapshot not received, trying again" in two.reporter.events
 
     story(tell)
 

@@ -41,7 +41,7 @@ from oncelog_server.runtime.storage.slots import SLOTS_WORTH_A_FLUSH, SlotFiles
 from oncelog_server.runtime.storage.snapshot_parts import Content, PartOf
 from oncelog_server.runtime.storage.snapshots import SnapshotFile, decode_snapshot
 from oncelog_server.runtime.storage.tables import TableEnd, chunk_name
-from oncelogpb.errors import CorruptLog, OncelogError, Unavailable
+from oncelogpb.errors import CorruptLog, InvalidArgument, OncelogError, Unavailable
 
 # A part that did not come is asked for again after so long, then twice as long each time; after so
 # many attempts in a row others have their turn.
@@ -279,6 +279,9 @@ class Receiving:
             try:
                 part = await self._fetch(wanted)
                 break
+            except InvalidArgument:
+                # Nor is it the next time.
+                raise
             except OncelogError:
                 if attempt + 1 == PART_ATTEMPTS_MAX:
                     raise

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from errno import ENOSPC
 from typing import Final, NamedTuple
 
 from oncelog_server.core.block import Block
@@ -37,7 +38,7 @@ from oncelog_server.runtime.storage.data_blocks import BlockError, decode_block,
 from oncelog_server.runtime.storage.data_log import DataLog
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.storage.snapshot_parts import Content, PartOf
-from oncelogpb.errors import CorruptBatch, CorruptLog, Unavailable
+from oncelogpb.errors import CorruptBatch, CorruptLog, InvalidArgument, Unavailable
 
 # So many bytes are synced together: what a kill takes of them is fetched again.
 SYNC_EVERY_BYTES: Final = 16 << 20
@@ -95,7 +96,7 @@ class ReceivingData:
         if self._settler is None:
             return
         self._next, self._unsynced_bytes = self._data.settled_end, 0
-        there = (await self._part()).settled
+        there = await self._settled_there()
         if self._next >= there.end:
             return
         self._tell(there)
@@ -105,9 +106,20 @@ class ReceivingData:
             there = (await self._part()).settled
         await self._sync(there)
 
+    async def _settled_there(self) -> SettledThere:
+        try:
+            return (await self._part()).settled
+        except InvalidArgument as error:
+            # Of an earlier version, which settles nothing and does not know the question; or its
+            # log began at 0 until now, and it is asked again when a snapshot of it is there.
+            if error.metadata.get("field") != "content":
+                raise
+            return SettledThere()
+
     async def _copy_what_rests_on(self, target: SettledThere) -> None:
         """To its end, as it was when it was asked: so that is reached."""
         while self._next < target.end:
+            self._require_room()
             began_ms = self._now_ms()
             part = await self._part()
             if self._next < part.settled.begin:
@@ -121,6 +133,12 @@ class ReceivingData:
                 continue
             await asyncio.sleep(REST_FACTOR * (self._now_ms() - began_ms) / 1000)
         await self._sync(target)
+
+    def _require_room(self) -> None:
+        """Other partitions need what is left of the disk. Raises OSError."""
+        if not self._around.may_settle():
+            why = "free disk space is below half of disk_free_floor; free some space"
+            raise OSError(ENOSPC, why)
 
     async def _part(self) -> SnapshotPart:
         return await self._fetch(PartOf(Content.DATA, position=self._next))
