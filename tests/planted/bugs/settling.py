@@ -235,4 +235,44 @@ BUGS: Final = (
             )
         },
     ),
+    Bug(
+        "settling-takes-no-hole-for-damage",
+        "I26: what is in neither data log nor journal is found",
+        (Edit(f"{_SETTLING}._read", "if self._holes_are_damage:", "if False:"),),
+        {
+            _replica(
+                "test_i26_what_is_in_neither_data_log_nor_journal_is_found_and_copied_anew"
+            ): "who has a hole says so, and is copied anew where others have it"
+        },
+    ),
+    Bug(
+        "settling-takes-what-was-deleted-for-a-hole",
+        "I26: what a state behind the snapshot deleted is no hole",
+        (
+            Edit(
+                f"{_SETTLING}._read", "if not self._tells_all_that_went(source.standing):", "if 0:"
+            ),
+        ),
+        {
+            _replica("test_i26_what_was_deleted_and_is_not_settled_is_no_hole"): (
+                "a healthy replica is not copied anew"
+            )
+        },
+    ),
+    Bug(
+        "settling-takes-what-an-unclean-election-lost-for-damage",
+        "I26: after an unclean election no other replica has more",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.leading:Leadership.__init__",
+                "holes_are_damage=granted.unclean_epoch == 0",
+                "holes_are_damage=True",
+            ),
+        ),
+        {
+            _replica("test_i26_a_hole_after_an_unclean_election_is_told_and_nothing_else"): (
+                "no other replica has more"
+            )
+        },
+    ),
 )

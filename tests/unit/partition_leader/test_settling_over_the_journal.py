@@ -11,6 +11,8 @@ import pytest
 
 from oncelog_server.core.settling import BLOCK_BYTES
 from oncelog_server.runtime.replica import settling, settling_source
+from oncelog_server.runtime.replica.followers import Followers
+from oncelog_server.runtime.target import Lead
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from tests.simulation.disk import Tear
 from tests.unit.partition_leader.fakes import FIRST, TOPIC
@@ -296,3 +298,82 @@ def test_blocks_are_large_however_the_steps_fall(monkeypatch: pytest.MonkeyPatch
         assert min(sizes[:-1]) > BLOCK_BYTES // 2, "each step left a small one"
 
     story(tell, 1 << 30)
+
+
+def found_by_the_leader(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
+    """What it takes for damage: where others keep up, its log is copied anew."""
+    found: list[Exception] = []
+    monkeypatch.setattr(Followers, "unreadable", lambda _, error: found.append(error))
+    return found
+
+
+async def without_blocks(process: Process, unclean_epoch: int = 0) -> Process:
+    """The next process leads; note and blocks are gone, and the journal of them went."""
+    configure(process, 1, materialization="copy")
+    await process.lead(1)
+    await commit_small(process, count=400)
+    await turns(process, 120)
+    assert process.driver.log_start > 0
+    assert "settling waits, trying again" not in process.reporter.events
+    process.disk.crash(Tear.NOTHING)
+    disk = process.disk.reopen()
+    for name in disk.list("partitions/p/data"):
+        disk.remove(f"partitions/p/data/{name}")
+    again = Process(process.loop, disk, process.snapshot_every_bytes)
+    configure(again, 1, materialization="copy")
+    again.driver.aim(Lead(2, unclean_epoch))
+    await again.driver.settled()
+    await turns(again, 5)
+    return again
+
+
+def test_i26_what_is_in_neither_data_log_nor_journal_is_found_and_copied_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = found_by_the_leader(monkeypatch)
+
+    async def tell(process: Process) -> None:
+        await without_blocks(process)
+        assert found, "who has a hole says so, and is copied anew where others have it"
+        assert "neither the data log nor the journal" in str(found[0])
+
+    story(tell, 20_000)
+
+
+def test_i26_a_hole_after_an_unclean_election_is_told_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = found_by_the_leader(monkeypatch)
+
+    async def tell(process: Process) -> None:
+        again = await without_blocks(process, unclean_epoch=1)
+        assert not found, "no other replica has more"
+        assert again.reporter.counted["settling_waits"] == 1
+        assert "settling waits, trying again" in again.reporter.events
+
+    story(tell, 20_000)
+
+
+def test_i26_what_was_deleted_and_is_not_settled_is_no_hole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The newest snapshot has records that were deleted since, and the journal of them went."""
+    found = found_by_the_leader(monkeypatch)
+
+    async def tell(process: Process) -> None:
+        configure(process, 1, materialization="copy")
+        await process.lead(1)
+        process.may_settle = False
+        await commit_small(process, count=400)
+        await turns(process, 5)
+        request = pb.TruncatePartitionRequest(partition=partition_of(FIRST), offset=400)
+        await process.service.truncate_partition(request, CALL)
+        await turns(process, 60)
+        journal = process.driver.journal
+        assert 0 < journal.log_start <= journal.snapshot_offset < journal.allowed.at
+        process.may_settle = True
+        await turns(process, 60)
+        assert "settling waits, trying again" in process.reporter.events, "it came to that"
+        assert not found, "a healthy replica is not copied anew"
+
+    story(tell, 20_000)

@@ -110,6 +110,7 @@ class Leadership:
             around,
             self.trimming,
             found_damage=self.followers.unreadable,
+            holes_are_damage=granted.unclean_epoch == 0,
         )
         self._snapshots = Snapshots(partition, journal, around, self.trimming, self.settling)
         self._settling_lag = SettlingLag(partition, journal, around.reporter)

@@ -34,7 +34,7 @@ from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.settling_source import Source, Standing, Units, in_slices
 from oncelog_server.runtime.replica.trimming import Trimming
 from oncelog_server.runtime.storage.journal import Journal
-from oncelogpb.errors import CorruptLog, OncelogError
+from oncelogpb.errors import CorruptLog, OffsetOutOfRange, OncelogError
 
 # After a step, so many times as long as it took nothing is settled: others need the machine too.
 REST_FACTOR: Final = 1
@@ -65,9 +65,10 @@ class Settling:
         trimming: Trimming,
         *,
         found_damage: Callable[[CorruptLog], None],
+        holes_are_damage: bool = False,
     ) -> None:
         """`settler`: None where there is no committed log. `found_damage`: what is synced cannot be
-        read here."""
+        read here. `holes_are_damage`: no unclean election made one, so others have what lacks."""
         self._partition = partition
         self._settler = settler
         self._journal = journal
@@ -75,6 +76,7 @@ class Settling:
         self._around = around
         self._trimming = trimming
         self._found_damage = found_damage
+        self._holes_are_damage = holes_are_damage
         # Snapshots that stand, ascending; those of which all is settled are left out, but the
         # newest. None: not looked at yet.
         self._standing: list[Standing] | None = None if settler is not None else []
@@ -262,6 +264,22 @@ class Settling:
         except CorruptLog as error:
             self._found_damage(error)
             raise
+        except OffsetOutOfRange as error:
+            if not self._tells_all_that_went(source.standing):
+                raise
+            hole = CorruptLog(
+                f"{error}: records from offset {self._data.settled_end} on are in neither the data "
+                "log nor the journal"
+            )
+            if self._holes_are_damage:
+                self._found_damage(hole)
+            raise hole from error
+
+    def _tells_all_that_went(self, standing: Standing) -> bool:
+        """The journal begins where it does by a state at or before this snapshot: what it still
+        has, and is not settled, must be in the journal. After it more may have been deleted."""
+        journal = self._journal
+        return journal.log_start <= journal.allowed.at <= standing.offset
 
     async def _write(self, blocks: list[Block], *, settled_at: int) -> None:
         data, offload = self._data, self._around.offload
