@@ -46,15 +46,17 @@ def truncate(begin: int, end: int, before: Any, start: int | None = None, how: s
     return op("truncate", begin, end, told, how, topic="t", partition=0, before=before)
 
 
-def given(rows: Sequence[tuple[int, str]]) -> Op:
+def given(rows: Sequence[tuple[int, str]], at: int = 22) -> Op:
     """What it is given of "in" there."""
     part = {"topic": "in", "partition": 0, "records": [list(row) for row in rows]}
-    return op("read", 22, 23, {"parts": [part]}, consumer="c")
+    return op("read", at, at + 1, {"parts": [part]}, consumer="c")
 
 
 def skips(begin: int, end: int, offset: int, start: int, **more: Any) -> Op:
     """A consumer of "in" goes on there, for it begins at `start`."""
-    latest = {"if_deleted": more.pop("if_deleted")} if "if_deleted" in more else {}
+    latest: dict[str, Any] = {
+        name: more.pop(name) for name in ("if_deleted", "since") if name in more
+    }
     told = {"positions": [{"topic": "in", "partition": 0, "offset": offset, "start": start}]}
     told["positions"][0] |= latest
     return op("position", begin, end, told, **more)
@@ -335,6 +337,28 @@ DELETED = [
         INPUT,
         stands(10, 11, 2, consumer="c", group="g"),
         skips(20, 21, 5, 5, consumer="c", group="g"),
+        given([(5, "p")]),
+        MADE_OF_5,
+        CONSUMED,
+    ),
+    story(
+        "i21 nor has what was given, went back with an abort, and was deleted since",
+        [],
+        INPUT,
+        stands(10, 11, 2, consumer="c", group="g"),
+        given([(2, "m")], at=12),
+        skips(20, 21, 5, 5, consumer="c", group="g", since=2),
+        given([(5, "p")]),
+        MADE_OF_5,
+        CONSUMED,
+    ),
+    story(
+        "i21 but what was given and did not go back has",
+        [21],
+        INPUT,
+        stands(10, 11, 2, consumer="c", group="g"),
+        given([(2, "m")], at=12),
+        skips(20, 21, 5, 5, consumer="c", group="g", since=3),
         given([(5, "p")]),
         MADE_OF_5,
         CONSUMED,

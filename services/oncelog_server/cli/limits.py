@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from oncelog import options
 from oncelog._core import buffers, routing, sequencing, transaction
-from oncelog.aio import producer, sender
+from oncelog.aio import producer, sender, table_view
 from oncelog_server.cli import lines, supervision
 from oncelog_server.cli import names as completed_names
 from oncelog_server.coordinator import config as coordinator_config
@@ -468,7 +468,7 @@ _OFFSET_MANAGER: Final = Section(
 
 _CLIENT: Final = Section(
     "Python client",
-    "Options of `producer` and `consumer`, except those in parentheses, which are fixed.",
+    "Options of `producer`, `consumer` and `table`, except those in parentheses, which are fixed.",
     (
         *_settings(
             options.ProducerOptions,
@@ -479,6 +479,16 @@ _CLIENT: Final = Section(
             ("batch_records_max", "comes with the next batch", ""),
             ("prefetch_bytes_max", WAITS, ""),
             ("max_poll_interval_ms", errors.UnknownMember, ""),
+        ),
+        *_settings(
+            options.TableOptions,
+            ("memory_bytes_max", TooLarge, ""),
+        ),
+        _limit(
+            "(changes_keys_max)",
+            table_view.CHANGES_KEYS_MAX,
+            "Keys of a table that changed, and that an iteration over changes did not take yet.",
+            TooLarge,
         ),
         _limit(
             "(record_bytes_max)",

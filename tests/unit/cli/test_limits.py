@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from oncelog.options import ConnectOptions, ConsumerOptions, ProducerOptions
+from oncelog.options import ConnectOptions, ConsumerOptions, ProducerOptions, TableOptions
 from oncelog_server.cli import limits
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.offset_manager.config import OffsetManagerConfig
@@ -43,6 +43,7 @@ def test_the_document_has_the_table() -> None:
         OffsetManagerConfig,
         ProducerOptions,
         ConsumerOptions,
+        TableOptions,
         ConnectOptions,
     ],
 )

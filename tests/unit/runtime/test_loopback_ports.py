@@ -49,8 +49,8 @@ def test_ports_differ_and_nobody_listens_on_them() -> None:
 def test_what_was_drawn_is_not_drawn_again_before_anybody_listens() -> None:
     everywhere = ports.for_listeners(ports.given_to_connections())
     # Some may be taken, or drawn by tests that run beside this one.
-    first = random.randrange(everywhere.start, everywhere.stop - 80)
-    among = range(first, first + 80)
+    first = random.randrange(everywhere.start, everywhere.stop - 400)
+    among = range(first, first + 400)
     with subprocess.Popen(
         [sys.executable, "-c", DRAWING, str(among.start), str(among.stop)],
         stdin=subprocess.PIPE,

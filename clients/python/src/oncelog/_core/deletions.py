@@ -60,9 +60,9 @@ class Deletions:
         # By partition: how many were passed over, and up to where.
         self._counts: dict[PartitionKey, int] = {}
         self._passed_to: dict[PartitionKey, int] = {}
-        # Told of each gap that is passed over: of which partition, where that begins now, where
-        # reading goes on, and by which option.
-        self.on_passed_over: Callable[[TopicPartition, int, int, str], object] = _says_nothing
+        # Told of each gap that is passed over: of which partition, where reading goes on, and by
+        # which option.
+        self.on_passed_over: Callable[[TopicPartition, Gap, int, str], object] = _says_nothing
 
     @property
     def are_passed_over(self) -> bool:
@@ -91,7 +91,7 @@ class Deletions:
     def pass_over(self, partition: PartitionKey, place: TopicPartition, gap: Gap) -> str:
         """Counts it. Returns what is to be said of it."""
         to = self.goes_on_at(gap)
-        self.on_passed_over(place, gap.start, to, self._if_deleted)
+        self.on_passed_over(place, gap, to, self._if_deleted)
         fresh = to - max(gap.position, self._passed_to.get(partition, 0))
         if fresh > 0:
             self._counts[partition] = self._counts.get(partition, 0) + fresh
@@ -105,7 +105,7 @@ class Deletions:
     def begin_later(self, place: TopicPartition, gap: Gap) -> None:
         """Who was to begin at the first record that is kept begins where that is now: nothing was
         passed over."""
-        self.on_passed_over(place, gap.start, gap.start, EARLIEST)
+        self.on_passed_over(place, gap, gap.start, EARLIEST)
 
     def counts(self, names: Mapping[PartitionKey, TopicPartition]) -> dict[TopicPartition, int]:
         """How many offsets were passed over, of those partitions where some were."""
@@ -113,7 +113,7 @@ class Deletions:
         return dict(sorted(found.items()))
 
 
-def _says_nothing(place: TopicPartition, start: int, to: int, if_deleted: str) -> None:
+def _says_nothing(place: TopicPartition, gap: Gap, to: int, if_deleted: str) -> None:
     """Nobody wants to know."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from oncelog._core.deletions import Gap
 from oncelog.aio import Consumer
 from oncelog.batch import Batch, TopicPartition
 from oncelog.checker.events import HistoryWriter
@@ -162,7 +163,7 @@ class RecordedConsumer:
         self._since = {**self._since, **{place: since.get(place) for place in firsts}}
         return begun
 
-    def _note_passed(self, place: TopicPartition, start: int, to: int, if_deleted: str) -> None:
+    def _note_passed(self, place: TopicPartition, gap: Gap, to: int, if_deleted: str) -> None:
         """Within a poll: what comes next is deleted, and it goes on there."""
         self._passed_us = self._history.now_us()
         self._expected[place] = to
@@ -170,7 +171,13 @@ class RecordedConsumer:
             # Where the group stands, which it may have asked within this poll, is before that.
             since = self.inner.feeding.commit_starts()
             self._since = {**self._since, place: since.get(place)}
-        where = {**placed(place), "offset": to, "start": start, "if_deleted": if_deleted}
+        where = {
+            **placed(place),
+            "offset": to,
+            "since": gap.position,
+            "start": gap.start,
+            "if_deleted": if_deleted,
+        }
         self._tell_positions(self._passed_us, [where])
 
     def _in_whose_name(self) -> dict[str, Any]:

@@ -90,7 +90,9 @@ def passed_over(facts: Facts) -> dict[tuple[str, Place], list[range]]:
             for item in step.results.get("positions", ()):
                 place = Place(item["topic"], item["partition"])
                 if "start" in item:
+                    # It may have gone back, to give again what an abort took with it.
                     stood = stands[place].next if place in stands else 0
+                    stood = item.get("since", stood)
                     found.setdefault((consumer, place), []).append(range(stood, item["offset"]))
             _stand_anew(stands, step)
     return found
