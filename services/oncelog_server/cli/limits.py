@@ -480,10 +480,7 @@ _CLIENT: Final = Section(
             ("prefetch_bytes_max", WAITS, ""),
             ("max_poll_interval_ms", errors.UnknownMember, ""),
         ),
-        *_settings(
-            options.TableOptions,
-            ("memory_bytes_max", TooLarge, ""),
-        ),
+        *_settings(options.TableOptions, ("memory_bytes_max", TooLarge, "")),
         _limit(
             "(changes_keys_max)",
             table_view.CHANGES_KEYS_MAX,
