@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.checker.telling import Op, judge, op, story
+from tests.checker.telling import Op, commit, judge, op, step, story
 
 
 def beat(
@@ -99,6 +99,14 @@ GROUPS = [
         take(2, 3, "a", 3, "none", 7, "unknown", request="1.1"),
         beat(4, 5, "b", 0, 5, 0),
         take(6, 7, "a", 3, "none", 7, request="1.1"),
+    ),
+    story(
+        "i21 a member took by itself what a transaction says that was refused",
+        [],
+        commit(1, 2, "y", how="fail", offsets=[step("none", 5)]),
+        beat(2, 3, "a", 0, 3, 0),
+        take(4, 5, "a", 3, "none", 5, "unknown"),
+        commit(6, 7, "x", offsets=[step(5, 8)]),
     ),
     story(
         "i23 another step of the transaction is no repeat",

@@ -418,6 +418,7 @@ class Facts:
             (*key, commit.since, commit.to)
             for key, commits in self.offset_commits.items()
             for commit in commits
+            if commit.transaction is None
         }
         for operation in self.of_members:
             is_plain = operation.do == "take_offsets" and operation.args.get("request") is None
