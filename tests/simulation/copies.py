@@ -122,7 +122,7 @@ class Copies:
         self._lost: set[str] = set()
         self._whose: dict[str, str] = {}
         # By incarnation, those of which a frame is damaged that no start looks at.
-        self._rotten: dict[str, tuple[str, PartitionId]] = {}
+        self._rotten: dict[str, tuple[str, PartitionId, int]] = {}
         # False while etcd is lost: nobody says who is in sync.
         self._etcd_stands = True
         # Those that were rebuilt, and have not had enough replicas in sync since.
@@ -350,17 +350,20 @@ class Copies:
         self._lost.add(incarnation)
         return incarnation
 
-    def hides_rot(self, incarnation: str, name: str, partition: PartitionId) -> None:
-        """Nobody finds it before he reads that very frame."""
-        self._rotten[incarnation] = name, partition
+    def hides_rot(self, incarnation: str, name: str, partition: PartitionId, end: int) -> None:
+        """Nobody finds it before he reads that very frame, which ends at this journal offset."""
+        self._rotten[incarnation] = name, partition, end
 
     def rotten(self) -> list[Replica]:
-        """Those of which nobody has found it so far."""
+        """Those of which nobody has found it so far, and that have it still: a log may begin behind
+        it by now."""
         return [
             replica
-            for incarnation, (name, partition) in self._rotten.items()
+            for incarnation, (name, partition, end) in self._rotten.items()
             for replica in self.replicas(partition)
-            if replica.name == name and replica.journal.incarnation.hex() == incarnation
+            if replica.name == name
+            and replica.journal.incarnation.hex() == incarnation
+            and replica.journal.log_start < end
         ]
 
 

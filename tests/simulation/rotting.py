@@ -32,6 +32,14 @@ class Where(Enum):
     BEHIND_AN_INDEX = "behind an index"
 
 
+class Rotted(NamedTuple):
+    """What was done to a frame."""
+
+    where: Where
+    # Journal offset behind it: of a log that begins there or later, it is no part.
+    end: int
+
+
 class Stands(NamedTuple):
     """A frame in a file."""
 
@@ -45,8 +53,10 @@ class Stands(NamedTuple):
     begins_an_epoch: bool
 
 
-def flip_a_bit(disk: FakeDisk, directory: str, chance: random.Random, where: Where) -> Where | None:
-    """Of a frame that the replica in this directory noted as synced. Where it was done; None: the
+def flip_a_bit(
+    disk: FakeDisk, directory: str, chance: random.Random, where: Where
+) -> Rotted | None:
+    """Of a frame that the replica in this directory noted as synced. What was done; None: the
     replica has no such frame."""
     noted = SyncedEnd(disk, directory).noted
     # What lies before the log begins is nobody's any more.
@@ -74,7 +84,7 @@ def flip_a_bit(disk: FakeDisk, directory: str, chance: random.Random, where: Whe
         content[byte] ^= 1 << bit
 
     disk.damage(frame.path, flip)
-    return where
+    return Rotted(where, frame.end)
 
 
 def drop_indexes(disk: FakeDisk, directory: str) -> None:

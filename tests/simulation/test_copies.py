@@ -227,9 +227,10 @@ async def let_rot(world: World, name: str) -> None:
     machine.disk = machine.disk.reopen()
     for partition, incarnation in hidden.items():
         directory = directory_of(partition)
-        where = flip_a_bit(machine.disk, directory, world.random, Where.BEHIND_AN_INDEX)
-        assert where is Where.BEHIND_AN_INDEX
-        world.copies.hides_rot(incarnation, name, partition)
+        rotted = flip_a_bit(machine.disk, directory, world.random, Where.BEHIND_AN_INDEX)
+        assert rotted is not None
+        assert rotted.where is Where.BEHIND_AN_INDEX
+        world.copies.hides_rot(incarnation, name, partition, rotted.end)
     await world.start(name)
     await asyncio.sleep(NOTED_S)
     rotten = {one.journal.incarnation.hex() for one in world.copies.rotten()}

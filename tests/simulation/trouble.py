@@ -199,13 +199,13 @@ class Trouble:
             machine = self.world.machines[name]
             machine.disk = machine.disk.reopen()
             wanted = self.random.choice(list(Where))
-            where = flip_a_bit(machine.disk, directory_of(partition), self.random, wanted)
-            if where is not None:
-                self.world.say(f"-- {name} {partition} rots {where.value}")
+            rotted = flip_a_bit(machine.disk, directory_of(partition), self.random, wanted)
+            if rotted is not None:
+                self.world.say(f"-- {name} {partition} rots {rotted.where.value}")
                 self.world.moments.add(ROTTED)
-            if where is Where.BEHIND_AN_INDEX:
+            if rotted is not None and rotted.where is Where.BEHIND_AN_INDEX:
                 self.world.moments.add(ROT_HIDDEN)
-                self.world.copies.hides_rot(incarnation, name, partition)
+                self.world.copies.hides_rot(incarnation, name, partition, rotted.end)
             await self.up([name])
         finally:
             self._taken.discard(name)
