@@ -241,6 +241,17 @@ def test_the_layout_of_the_page_has_no_hole() -> None:
     assert tables_seen >= 6
 
 
+def lose_note_and_last_file(disk: FakeDisk, directory: str) -> None:
+    """The note is gone, and nothing of the file is intact: it is set aside."""
+
+    def rot(content: bytearray) -> None:
+        content[:] = bytes(len(content))
+
+    disk.remove(f"{directory}/settled")
+    last = max(name for name in disk.list(directory) if name.endswith(".data"))
+    disk.damage(f"{directory}/{last}", rot)
+
+
 def test_the_files_of_the_page_are_the_files_of_a_journal() -> None:
     disk = FakeDisk()
     journal = Journal.open(disk, "j")
@@ -252,9 +263,13 @@ def test_the_files_of_the_page_are_the_files_of_a_journal() -> None:
     journal.slots.open("outcomes", 8).write(1, b"outcome!")
     journal.save_snapshot(2, Snapshot(b"", {"t": Table(1, 0, b"x"), "u": Table(1, 9, b"x", 9)}))
     journal.close()
-    data = DataLog.open(disk, "j/data")
-    data.append([sample_block()._replace(first_offset=0)])
+    one = sample_block()._replace(first_offset=0)
+    data = DataLog.open(disk, "j/data", segment_bytes=1)
+    data.append([one, one._replace(first_offset=one.end_offset, end_offset=2 * one.end_offset)])
     data.sync_and_note(9)
+    data.close()
+    lose_note_and_last_file(disk, "j/data")
+    DataLog.open(disk, "j/data").close()
     save_record(disk, "j", ReplicaRecord("ab" * 16, 0, "cd" * 16, epoch=1))
     below = [
         f"{directory}{name}"

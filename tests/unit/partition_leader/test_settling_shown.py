@@ -94,14 +94,14 @@ def test_what_is_in_its_way_is_told_until_it_is_gone() -> None:
         configure(process, 1, materialization="copy")
         await process.lead(1)
         await write(process, 1, sequence=0)
-        process.has_room = False
+        process.has_room = process.may_settle = False
         for _ in range(700):
             process.driver.report()
             await asyncio.sleep(1)
         assert "disk_free_floor" in described(process).settled.waits
         assert shown(process, "settling_waits") == 1
         assert shown(process, "settling_lag") == 1
-        process.has_room = True
+        process.has_room = process.may_settle = True
         for _ in range(60):
             process.driver.report()
             await asyncio.sleep(1)
