@@ -15,7 +15,7 @@ from oncelog_server.runtime.replica.record import ReplicaRecord, load_record
 from oncelog_server.runtime.replicas import PARTITIONS_DIRECTORY, partition_of
 from oncelog_server.runtime.storage.journal import Journal, JournalDamaged
 from oncelog_server.runtime.storage.node_id import NODE_FILE
-from oncelog_server.runtime.storage.port import Disk
+from oncelog_server.runtime.storage.port import Disk, read_all
 
 
 class RecoveryRefused(Exception):
@@ -63,12 +63,7 @@ def take(path: str, disk: Disk) -> DataDirectory:
             f"{path} holds no data of a cluster; name the directories that `oncelog serve --data` "
             "had, or the folder of `oncelog up`"
         )
-    file = disk.open(NODE_FILE)
-    try:
-        node_id = file.read(0, file.size()).decode()
-    finally:
-        file.close()
-    return DataDirectory(path, disk, node_id, remembered)
+    return DataDirectory(path, disk, read_all(disk, NODE_FILE).decode(), remembered)
 
 
 def look(directory: DataDirectory, progress: Callable[[PartitionId], None]) -> None:

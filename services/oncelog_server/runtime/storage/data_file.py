@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final
 
-from oncelog_server.runtime.storage.port import Disk, File
+from oncelog_server.runtime.storage.port import Disk, File, read_all
 from oncelog_server.runtime.storage.segment import INDEX_SUFFIX, OffsetIndex
 from oncelogpb.errors import OffsetOutOfRange
 
@@ -133,14 +133,7 @@ class DataFile:
     @property
     def index(self) -> OffsetIndex:
         if self._index is None:
-            raw = b""
-            if self._disk.exists(self.index_path):
-                file = self._disk.open(self.index_path)
-                try:
-                    raw = file.read(0, file.size())
-                finally:
-                    file.close()
-            self._index = OffsetIndex(raw)
+            self._index = OffsetIndex(read_all(self._disk, self.index_path))
         return self._index
 
     def _save_index(self) -> None:

@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from oncelog_server.runtime.storage.keeping import Allowance
-from oncelog_server.runtime.storage.port import Disk, File, Write
+from oncelog_server.runtime.storage.port import Disk, File, Write, read_all
 
 INCARNATION_FILE: Final = "incarnation"
 SYNCED_END_FILE: Final = "synced_end"
@@ -56,7 +56,7 @@ def encode_incarnation(uuid: bytes) -> bytes:
 
 def read_incarnation(disk: Disk, directory: str) -> bytes | None:
     """None where there is none, or none that is intact."""
-    data = _read_all(disk, f"{directory}/{INCARNATION_FILE}")
+    data = read_all(disk, f"{directory}/{INCARNATION_FILE}")
     if len(data) != _INCARNATION.size:
         return None
     magic, crc, uuid = _INCARNATION.unpack(data)
@@ -184,13 +184,3 @@ class SyncedEnd:
         if self._file is None:
             self._file = self._disk.open(self._path, create=True)
         return self._file
-
-
-def _read_all(disk: Disk, path: str) -> bytes:
-    if not disk.exists(path):
-        return b""
-    file = disk.open(path)
-    try:
-        return file.read(0, file.size())
-    finally:
-        file.close()

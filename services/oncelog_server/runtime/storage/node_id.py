@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from oncelog_server.runtime.storage.port import Disk
+from oncelog_server.runtime.storage.port import Disk, read_all
 
 NODE_FILE: Final = "node_id"
 NODE_ID_BYTES: Final = 4
@@ -14,8 +14,4 @@ NODE_ID_BYTES: Final = 4
 def load_node_id(disk: Disk, random_bytes: Callable[[int], bytes]) -> str:
     if not disk.exists(NODE_FILE):
         disk.replace_file(NODE_FILE, random_bytes(NODE_ID_BYTES).hex().encode())
-    file = disk.open(NODE_FILE)
-    try:
-        return file.read(0, file.size()).decode()
-    finally:
-        file.close()
+    return read_all(disk, NODE_FILE).decode()

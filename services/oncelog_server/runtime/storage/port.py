@@ -93,3 +93,14 @@ class Disk(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def read_all(disk: Disk, path: str) -> bytes:
+    """A file that is read as one; empty where there is none. Blocking. Raises OSError."""
+    if not disk.exists(path):
+        return b""
+    file = disk.open(path)
+    try:
+        return file.read(0, file.size())
+    finally:
+        file.close()

@@ -36,7 +36,7 @@ from oncelog_server.runtime.storage.identity import (
     take_incarnation,
 )
 from oncelog_server.runtime.storage.keeping import Allowance
-from oncelog_server.runtime.storage.port import Disk
+from oncelog_server.runtime.storage.port import Disk, read_all
 from oncelog_server.runtime.storage.scan import SCAN_BYTES, Ending, Place, Scan
 from oncelog_server.runtime.storage.segment import Segment, base_of
 from oncelog_server.runtime.storage.snapshots import (
@@ -227,11 +227,7 @@ def _load_epochs(disk: Disk, directory: str, log_start: int) -> tuple[EpochTable
     path = f"{directory}/{EPOCHS_FILE}"
     if not disk.exists(path):
         return EpochTable(), True
-    file = disk.open(path)
-    try:
-        data = file.read(0, file.size())
-    finally:
-        file.close()
+    data = read_all(disk, path)
     table = EpochTable.decode(data)
     if table is not None:
         return table, True

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from oncelog_server.runtime.storage.frames import FRAME_PAYLOAD_BYTES_MAX
-from oncelog_server.runtime.storage.port import Disk, File
+from oncelog_server.runtime.storage.port import Disk, File, read_all
 from oncelogpb.errors import OffsetOutOfRange
 
 SEGMENT_BYTES: Final = 256 << 20
@@ -179,14 +179,7 @@ class Segment:
     @property
     def index(self) -> OffsetIndex:
         if self._index is None:
-            raw = b""
-            if self._disk.exists(self.index_path):
-                file = self._disk.open(self.index_path)
-                try:
-                    raw = file.read(0, file.size())
-                finally:
-                    file.close()
-            self._index = OffsetIndex(raw)
+            self._index = OffsetIndex(read_all(self._disk, self.index_path))
         return self._index
 
     @property

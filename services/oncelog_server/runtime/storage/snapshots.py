@@ -48,7 +48,7 @@ from crc32c import crc32c
 
 from oncelog_server.core.machine import Needs, Settled, Snapshot
 from oncelog_server.runtime.storage.keeping import kept_snapshots
-from oncelog_server.runtime.storage.port import Disk
+from oncelog_server.runtime.storage.port import Disk, read_all
 from oncelog_server.runtime.storage.snapshot_rows import SnapshotRows
 from oncelog_server.runtime.storage.tables import Chunk, TableEnd, TableFiles, chunk_names
 
@@ -164,14 +164,7 @@ def snapshot_offsets(disk: Disk, directory: str) -> list[int]:
 
 def read_snapshot(disk: Disk, directory: str, offset: int) -> SnapshotFile | None:
     """None where it is not there, or not as it was written. Blocking. Raises OSError."""
-    path = snapshot_path(directory, offset)
-    if not disk.exists(path):
-        return None
-    file = disk.open(path)
-    try:
-        found = decode_snapshot(file.read(0, file.size()))
-    finally:
-        file.close()
+    found = decode_snapshot(read_all(disk, snapshot_path(directory, offset)))
     return None if found is None or found.offset != offset else found
 
 
