@@ -56,7 +56,13 @@ BUGS: Final = (
     Bug(
         "settled-records-copied-below-the-floor",
         "what a leader has settled is not copied to a disk that is nearly full",
-        (Edit(f"{_RECEIVING_DATA}._copy_what_rests_on", "self._require_room()", "pass"),),
+        (
+            Edit(
+                f"{_RECEIVING_DATA}._copy_what_rests_on",
+                "self._around.require_room_to_settle()",
+                "pass",
+            ),
+        ),
         {
             _data(
                 "test_what_a_leader_has_settled_waits_below_half_of_the_floor_until_there_is_room"

@@ -177,7 +177,7 @@ BUGS: Final = (
     Bug(
         "settles-below-the-floor",
         "below half of the floor of the disk nothing is settled",
-        (Edit(f"{_SETTLING}._require_room", "if not self._around.may_settle():", "if False:"),),
+        (Edit(f"{_SETTLING}._next_piece", "self._around.require_room_to_settle()", "pass"),),
         {
             _replica("test_below_half_of_the_floor_of_the_disk_nothing_is_settled"): (
                 "what is settled stands twice"
@@ -189,9 +189,9 @@ BUGS: Final = (
         "a disk that is full of journals gets its room back: settling may take half of the reserve",
         (
             Edit(
-                f"{_SETTLING}._require_room",
-                "if not self._around.may_settle():",
-                "if not self._around.has_room():",
+                "oncelog_server.runtime.replica.env:ReplicaEnv.require_room_to_settle",
+                "if not self.may_settle():",
+                "if not self.has_room():",
             ),
         ),
         {_replica("test_below_half_of_the_floor_of_the_disk_nothing_is_settled"): "assert 1 == 0"},

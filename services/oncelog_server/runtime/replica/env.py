@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from errno import ENOSPC
 from typing import Final
 
 from oncelog_server.core.ids import PartitionId
@@ -85,6 +86,12 @@ class ReplicaEnv:
     settling: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SETTLING_AT_ONCE))
     # Settings of the topic of a partition, as etcd shows them: a hint, for what may come sooner.
     configs_of: Callable[[PartitionId], Mapping[str, str]] = lambda _: {}
+
+    def require_room_to_settle(self) -> None:
+        """Raises OSError where what is settled, or copied from a leader's data log, has to wait."""
+        if not self.may_settle():
+            why = "free disk space is below half of disk_free_floor; free some space"
+            raise OSError(ENOSPC, why)
 
     def report_unusable(self, partition: PartitionId, error: Exception) -> None:
         self.reporter.event(

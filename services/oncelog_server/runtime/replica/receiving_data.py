@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from errno import ENOSPC
 from typing import Final, NamedTuple
 
 from oncelog_server.core.block import Block
@@ -119,7 +118,8 @@ class ReceivingData:
     async def _copy_what_rests_on(self, target: SettledThere) -> None:
         """To its end, as it was when it was asked: so that is reached."""
         while self._next < target.end:
-            self._require_room()
+            # Other partitions need what is left of the disk.
+            self._around.require_room_to_settle()
             began_ms = self._now_ms()
             part = await self._part()
             if self._next < part.settled.begin:
@@ -133,12 +133,6 @@ class ReceivingData:
                 continue
             await asyncio.sleep(REST_FACTOR * (self._now_ms() - began_ms) / 1000)
         await self._sync(target)
-
-    def _require_room(self) -> None:
-        """Other partitions need what is left of the disk. Raises OSError."""
-        if not self._around.may_settle():
-            why = "free disk space is below half of disk_free_floor; free some space"
-            raise OSError(ENOSPC, why)
 
     async def _part(self) -> SnapshotPart:
         return await self._fetch(PartOf(Content.DATA, position=self._next))

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from errno import ENOSPC
 from typing import Final
 
 from oncelog_server.core import failpoints
@@ -195,14 +194,9 @@ class Settling:
         elif self._has_deleted:
             await self._remove_deleted()
         else:
-            self._require_room()
+            # What is settled stands twice until its journal goes.
+            self._around.require_room_to_settle()
             await self._settle()
-
-    def _require_room(self) -> None:
-        """What is settled stands twice until its journal goes."""
-        if not self._around.may_settle():
-            why = "free disk space is below half of disk_free_floor; free some space"
-            raise OSError(ENOSPC, why)
 
     async def _look(self) -> None:
         found: list[tuple[int, Settled]] = []

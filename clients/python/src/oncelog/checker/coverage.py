@@ -89,7 +89,7 @@ def _covered(facts: Facts, place: Place, ends: list[tuple[Operation, int]]) -> C
     """Up to the latest listing that says so."""
     known = facts.seen[COMMITTED_VIEW].get(place, {})
     # Below it all may be deleted.
-    start = max((start.offset for start in facts.starts.get(place, ())), default=0)
+    start = facts.deleted_below(place)
     prefix = start
     while prefix in known:
         prefix += 1

@@ -407,6 +407,10 @@ class Facts:
         if transaction is not None:
             transaction.offsets.append(commit)
 
+    def deleted_below(self, place: Place) -> int:
+        """The latest start of its committed log that somebody was told."""
+        return max((start.offset for start in self.starts.get(place, ())), default=0)
+
     def _know(self, topic: str, partitions: int) -> None:
         self.partitions[topic] = max(self.partitions.get(topic, 0), partitions)
 

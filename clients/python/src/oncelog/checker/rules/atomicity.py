@@ -216,8 +216,7 @@ def _deleted_between(case: Case, first: Seen, last: Seen) -> int:
     """How many offsets between two that were read are deleted, and were never read: somebody read
     the front before a start moved in between, and somebody the rest behind it."""
     known = case.facts.seen[COMMITTED_VIEW][first.place]
-    start = max((start.offset for start in case.facts.starts.get(first.place, ())), default=0)
-    between = range(first.offset, min(last.offset, start))
+    between = range(first.offset, min(last.offset, case.facts.deleted_below(first.place)))
     return sum(offset not in known for offset in between)
 
 
