@@ -95,10 +95,23 @@ class Needs(NamedTuple):
     slots_from: int = 0
 
 
+class Compaction(NamedTuple):
+    """What a state says of the compaction of its committed log (docs/adr/0074). Neither point ever
+    goes back."""
+
+    # The topic's settings ask for it.
+    wanted: bool = False
+    # What became readable less than this ago is not compacted yet.
+    min_lag_ms: int = 0
+    # Committed offset: below it nothing is served that is superseded below it.
+    compacted_below: int = 0
+    # Committed offset, at most `compacted_below`: tombstones below it may go.
+    tombstones_below: int = 0
+
+
 class Settled(NamedTuple):
     """What a state says of its committed log, for whoever settles it (docs/adr/0073). All of it
-    became readable below the journal offset of that state. None of this ever goes back, but
-    `wanted`."""
+    became readable below the journal offset of that state. None of its offsets ever goes back."""
 
     # Committed offset: everything below is deleted.
     begin: int = 0
@@ -108,6 +121,7 @@ class Settled(NamedTuple):
     pending_from: int = 0
     # The topic's settings ask for it.
     wanted: bool = False
+    compaction: Compaction = Compaction()
 
 
 class Snapshot(NamedTuple):

@@ -14,7 +14,7 @@ import pytest
 from oncelog_server.core.block import Block, Units, block_of
 from oncelog_server.core.frame import At, ControlCode, Frame, FrameKind, StoredFrame
 from oncelog_server.core.ids import JournalOffset, LeaderEpoch
-from oncelog_server.core.machine import Needs, Settled, Snapshot, Table
+from oncelog_server.core.machine import Compaction, Needs, Settled, Snapshot, Table
 from oncelog_server.runtime.replica.record import ReplicaRecord, save_record
 from oncelog_server.runtime.storage.data_blocks import decode_block, encode_block
 from oncelog_server.runtime.storage.data_log import DataLog
@@ -118,7 +118,8 @@ def written() -> dict[str, bytes]:
     uuid = bytes.fromhex("0123456789ab4def8123456789abcdef")
     table = TableEnd(2, 1, (Chunk(0, 3, 0x11223344),))
     needs = Needs(4700, 4690, 12)
-    settled = Settled(7, 42, 4710, wanted=True)
+    compaction = Compaction(True, 60_000, compacted_below=40, tombstones_below=30)
+    settled = Settled(7, 42, 4710, wanted=True, compaction=compaction)
     snapshot = SnapshotFile(4711, b"state", {"outcomes": table}, 3, needs, 1_234_567_890, settled)
     return {
         **{name: b"".join(encode(*stored)) for name, stored in FRAMES.items()},
@@ -176,6 +177,41 @@ def test_the_other_examples_of_the_page_are_read_back() -> None:
 
 
 def test_a_snapshot_of_the_version_before_is_read() -> None:
+    """As it was written then: nothing is said of compaction."""
+    raw = bytes.fromhex(
+        "4f534e33"
+        "808214d0"
+        "6712000000000000"
+        "0500000000000000"
+        "01000000"
+        "03000000"
+        "5c12000000000000"
+        "5212000000000000"
+        "0c00000000000000"
+        "d202964900000000"
+        "0700000000000000"
+        "2a00000000000000"
+        "6612000000000000"
+        "03000000"
+        "00000000"
+        "02000000"
+        "01000000"
+        "0100000000000000"
+        "0800"
+        "6f7574636f6d6573"
+        "0000000000000000"
+        "0300000000000000"
+        "44332211"
+        "7374617465"
+    )
+    tables = {"outcomes": TableEnd(2, 1, (Chunk(0, 3, 0x11223344),))}
+    needs, settled = Needs(4700, 4690, 12), Settled(7, 42, 4710, wanted=True)
+    expected = SnapshotFile(4711, b"state", tables, 3, needs, 1_234_567_890, settled)
+    assert decode_snapshot(raw) == expected
+    assert decode_snapshot(raw[:40] + b"?" + raw[41:]) is None
+
+
+def test_a_snapshot_of_the_second_version_is_read() -> None:
     """As it was written then: nothing is said of its committed log."""
     raw = bytes.fromhex(
         "4f534e32"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncelog_server.core.machine import Needs, Settled, Snapshot, Table
+from oncelog_server.core.machine import Compaction, Needs, Settled, Snapshot, Table
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.storage.port import File
 from oncelog_server.runtime.storage.slots import SLOT_FILES_OPEN_MAX, SLOT_RANGE_OFFSETS
@@ -73,7 +73,13 @@ FOUR = (4, b"four", {"t": b"r0r1r2", "u": b""})
     st.integers(0, 2**32 - 1),
     st.builds(Needs, *[st.integers(0, 2**63)] * 3),
     st.integers(0, 2**63),
-    st.none() | st.builds(Settled, *[st.integers(0, 2**63)] * 3, st.booleans()),
+    st.none()
+    | st.builds(
+        Settled,
+        *[st.integers(0, 2**63)] * 3,
+        st.booleans(),
+        st.builds(Compaction, st.booleans(), *[st.integers(0, 2**63)] * 3),
+    ),
 )
 def test_a_snapshot_survives_the_round_trip(
     offset: int,

@@ -3,7 +3,7 @@ in files of their own (`tables`), so that a snapshot stays small.
 
     snapshot-00000000000000004711         (little-endian)
     byte  size  field
-       0     4  magic "OSN3"              its digit is the format version
+       0     4  magic "OSN4"              its digit is the format version
        4     4  CRC32C                    of bytes 8 to the end of the file
        8     8  journal offset            the state is what every frame below it made
       16     8  state length
@@ -16,15 +16,19 @@ in files of their own (`tables`), so that a snapshot stays small.
       64     8  begin of the committed log   its start, its end, and from which journal offset on
       72     8  end of it                    frames are needed for what is not readable yet
       80     8  pending from                 (`Machine.settled`); 0 where there is no committed log
-      88     4  flags                     1: there is a committed log; 2: it is to be settled
+      88     4  flags                     1: there is a committed log; 2: it is to be settled;
+                                          4: it is to be compacted
       92     4  zero
-      96     -  tables, by name: row bytes (4), number of chunks (4), begin row (8), name length
+      96     8  least age of what is compacted, in ms
+     104     8  compacted below              offsets of the committed log, 0 where nothing is
+     112     8  tombstones below             (`Machine.settled`)
+     120     -  tables, by name: row bytes (4), number of chunks (4), begin row (8), name length
                 (2), name (UTF-8); per chunk: first row (8), row count (8), CRC32C of its rows (4)
        -     -  state
 
-Of earlier versions, which are read, and never written: in "OSN2" the tables begin at byte 64. In
-"OSN1" byte 28 is 0, and tables begin at byte 32, with row bytes (4), CRC32C of all rows (4), row
-count (8), name length (2), name; all rows stand in the chunk of row 0.
+Of earlier versions, which are read, and never written: in "OSN3" the tables begin at byte 96, in
+"OSN2" at byte 64. In "OSN1" byte 28 is 0, and tables begin at byte 32, with row bytes (4), CRC32C
+of all rows (4), row count (8), name length (2), name; all rows stand in the chunk of row 0.
 
 Invariants:
   * rows are synced before the snapshot that counts them stands (write-temp, sync, rename,
@@ -46,7 +50,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from oncelog_server.core.machine import Needs, Settled, Snapshot
+from oncelog_server.core.machine import Compaction, Needs, Settled, Snapshot
 from oncelog_server.runtime.storage.keeping import kept_snapshots
 from oncelog_server.runtime.storage.port import Disk, read_all
 from oncelog_server.runtime.storage.snapshot_rows import SnapshotRows
@@ -54,16 +58,20 @@ from oncelog_server.runtime.storage.tables import Chunk, TableEnd, TableFiles, c
 
 SNAPSHOT_PREFIX: Final = "snapshot-"
 
-_MAGIC: Final = b"OSN3"
+_MAGIC: Final = b"OSN4"
 _SEAL: Final = struct.Struct("<4sI")
 _HEAD: Final = struct.Struct("<QQIIQQQQ")
 _TABLE: Final = struct.Struct("<IIQH")
 _CHUNK: Final = struct.Struct("<QQI")
 _SETTLED: Final = struct.Struct("<QQQI4x")
+_COMPACTION: Final = struct.Struct("<QQQ")
 _IS_SETTLED: Final = 1
 _IS_WANTED: Final = 2
+_IS_COMPACTED: Final = 4
+_MAGIC_3: Final = b"OSN3"
 _MAGIC_2: Final = b"OSN2"
 _MAGIC_1: Final = b"OSN1"
+_MAGICS: Final = (_MAGIC, _MAGIC_3, _MAGIC_2, _MAGIC_1)
 _HEAD_1: Final = struct.Struct("<QQII")
 _TABLE_1: Final = struct.Struct("<IIQH")
 
@@ -96,9 +104,10 @@ def encode_snapshot(snapshot: SnapshotFile) -> bytes:
 
 def _encode_settled(snapshot: SnapshotFile) -> bytes:
     if snapshot.settled is None:
-        return bytes(_SETTLED.size)
-    begin, end, pending_from, wanted = snapshot.settled
-    return _SETTLED.pack(begin, end, pending_from, _IS_SETTLED | (_IS_WANTED if wanted else 0))
+        return bytes(_SETTLED.size + _COMPACTION.size)
+    begin, end, pending_from, wanted, (is_compacted, *compaction) = snapshot.settled
+    flags = _IS_SETTLED | _IS_WANTED * wanted | _IS_COMPACTED * is_compacted
+    return _SETTLED.pack(begin, end, pending_from, flags) + _COMPACTION.pack(*compaction)
 
 
 def decode_snapshot(data: bytes) -> SnapshotFile | None:
@@ -106,7 +115,7 @@ def decode_snapshot(data: bytes) -> SnapshotFile | None:
     if len(data) < _SEAL.size + _HEAD_1.size:
         return None
     magic, crc = _SEAL.unpack_from(data)
-    if magic not in (_MAGIC, _MAGIC_2, _MAGIC_1) or crc32c(memoryview(data)[_SEAL.size :]) != crc:
+    if magic not in _MAGICS or crc32c(memoryview(data)[_SEAL.size :]) != crc:
         return None
     if magic == _MAGIC_1:
         return _decode_1(data)
@@ -114,8 +123,13 @@ def decode_snapshot(data: bytes) -> SnapshotFile | None:
     if magic == _MAGIC_2:
         return _decode(data, at, None)
     begin, end, pending_from, flags = _SETTLED.unpack_from(data, at)
-    settled = Settled(begin, end, pending_from, bool(flags & _IS_WANTED))
-    return _decode(data, at + _SETTLED.size, settled if flags & _IS_SETTLED else None)
+    at += _SETTLED.size
+    compaction = Compaction()
+    if magic == _MAGIC:
+        compaction = Compaction(bool(flags & _IS_COMPACTED), *_COMPACTION.unpack_from(data, at))
+        at += _COMPACTION.size
+    settled = Settled(begin, end, pending_from, bool(flags & _IS_WANTED), compaction)
+    return _decode(data, at, settled if flags & _IS_SETTLED else None)
 
 
 def _decode(data: bytes, at: int, settled: Settled | None) -> SnapshotFile:
