@@ -10,6 +10,7 @@ from array import array
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
 from oncelog_server.core.block import Block, Units, block_of
 from oncelog_server.core.frame import At, ControlCode, Frame, FrameKind, StoredFrame
@@ -18,7 +19,13 @@ from oncelog_server.core.machine import Compaction, Needs, Settled, Snapshot, Ta
 from oncelog_server.runtime.replica.record import ReplicaRecord, save_record
 from oncelog_server.runtime.storage.data_blocks import decode_block, encode_block
 from oncelog_server.runtime.storage.data_log import DataLog
-from oncelog_server.runtime.storage.data_note import DataNote, DataNoteFile, encode_note
+from oncelog_server.runtime.storage.data_note import (
+    NOT_KNOWN,
+    DataNote,
+    DataNoteFile,
+    decode_note,
+    encode_note,
+)
 from oncelog_server.runtime.storage.epochs import EpochEntry, EpochTable
 from oncelog_server.runtime.storage.frames import HEADER_BYTES, decode, encode
 from oncelog_server.runtime.storage.identity import Bounds, encode_incarnation
@@ -110,7 +117,7 @@ def sample_block() -> Block:
     )
 
 
-DATA_NOTE = DataNote(4000, 4711, 9000, 4500, 8192)
+DATA_NOTE = DataNote(4000, 4711, 9000, 4500, 8192, 0, 8700, 4600, 4100, 4650)
 
 
 def written() -> dict[str, bytes]:
@@ -174,6 +181,44 @@ def test_the_other_examples_of_the_page_are_read_back() -> None:
     disk.make_directory("data")
     disk.replace_file("data/settled", bytes(512) + page["settled slot"])
     assert DataNoteFile(disk, "data").kept == DATA_NOTE
+
+
+def note_of_the_version_before(begin: int) -> bytes:
+    """A slot as it was written then."""
+    fields = (5, begin, 4711, 9000, 4500, 8192, 0)
+    rest = b"".join(value.to_bytes(8, "little") for value in fields)
+    return b"OSD1" + crc32c(rest).to_bytes(4, "little") + rest
+
+
+def test_a_note_of_the_version_before_is_read() -> None:
+    """It says nothing of the state by which the data log begins where it does, if it does."""
+    slot = note_of_the_version_before(4000)
+    assert slot[4:8].hex() == "f7a98197"
+    expected = DataNote(4000, 4711, 9000, 4500, 8192, begun_at=NOT_KNOWN)
+    assert decode_note(slot) == (5, expected)
+    # The file went on where the slot ends, or not.
+    assert decode_note(slot + bytes(32)) == (5, expected)
+    assert decode_note(note_of_the_version_before(0)) == (5, DataNote(0, 4711, 9000, 4500, 8192))
+    assert decode_note(slot[:-1]) is None
+    assert decode_note(slot[:40] + b"?" + slot[41:]) is None
+
+
+@pytest.mark.parametrize("at", [0, 4, 8, 64, 88, 95])
+def test_a_note_of_which_a_byte_is_another_is_none(at: int) -> None:
+    slot = encode_note(5, DATA_NOTE)
+    assert decode_note(slot) == (5, DATA_NOTE)
+    assert decode_note(slot[:at] + bytes([slot[at] ^ 1]) + slot[at + 1 :]) is None
+    assert decode_note(slot[:95]) is None
+
+
+def test_a_data_log_of_the_version_before_goes_on_with_notes_of_this_one() -> None:
+    disk = FakeDisk()
+    disk.make_directory("data")
+    disk.replace_file("data/settled", bytes(512) + note_of_the_version_before(4000))
+    note = DataNoteFile(disk, "data")
+    assert note.kept is not None
+    note.save(note.kept._replace(begun_at=8700))
+    assert DataNoteFile(disk, "data").kept == DataNote(4000, 4711, 9000, 4500, 8192, 0, 8700)
 
 
 def test_a_snapshot_of_the_version_before_is_read() -> None:

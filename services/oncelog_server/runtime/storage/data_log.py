@@ -389,7 +389,10 @@ class DataLog:
             if found.position:
                 break
         if settled.settled_end <= self.begin:
-            settled = DataNote(self.begin, self.begin, settled.settled_at, self.begin)
+            begun_at = settled.begun_at
+            settled = DataNote(
+                self.begin, self.begin, settled.settled_at, self.begin, begun_at=begun_at
+            )
         self._shorten(settled)
 
     def begin_at(self, offset: int) -> None:

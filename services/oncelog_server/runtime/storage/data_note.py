@@ -2,8 +2,8 @@
 
     data/settled: two slots, at bytes 0 and 512
     byte  size  field              (little-endian)
-       0     4  magic "OSD1"
-       4     4  CRC32C             of bytes 8 to 63
+       0     4  magic "OSD2"
+       4     4  CRC32C             of bytes 8 to 95
        8     8  sequence           the higher slot counts
       16     8  begin              everything below was deleted
       24     8  settled end        everything below stands in blocks, or was deleted
@@ -11,6 +11,13 @@
       40     8  base               name of the file that takes the next block; perhaps not there yet
       48     8  position           where in that file
       56     8  beyond goes        1: what stands beyond was cut, or is of another log; else 0
+      64     8  begun at           journal offset of a state that begins at `begin` or behind; or 0
+      72     8  compacted to       what a later record below this offset superseded is gone
+      80     8  tombstones to      tombstones below are gone
+      88     8  holes below        what was taken out was superseded by a record below this offset
+
+Of an earlier version, "OSD1": it ends at byte 63, and nothing was taken out. It is read, and never
+written.
 
 Invariants:
   * what it says is synced before it says so;
@@ -24,20 +31,21 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
-from oncelog_server.runtime.storage.identity import SLOT_SPACING_BYTES
+from oncelog_server.runtime.storage.identity import SLOT_SPACING_BYTES, is_sealed, sealed
 from oncelog_server.runtime.storage.port import Disk, File
 
 SETTLED_FILE: Final = "settled"
+# Of an offset that no note says: above all that are.
+NOT_KNOWN: Final = (1 << 63) - 1
 
-_SLOT: Final = struct.Struct("<4sIQQQQQQQ")
-_MAGIC: Final = b"OSD1"
-_SEALED: Final = 8
+_SLOT: Final = struct.Struct("<4sIQQQQQQQQQQQ")
+_MAGIC: Final = b"OSD2"
+_SLOT_1: Final = struct.Struct("<4sIQQQQQQQ")
+_MAGIC_1: Final = b"OSD1"
 
 
 class DataNote(NamedTuple):
-    """See the module."""
+    """See the module. Offsets, but for `settled_at` and `begun_at`, journal offsets."""
 
     begin: int = 0
     settled_end: int = 0
@@ -45,11 +53,29 @@ class DataNote(NamedTuple):
     base: int = 0
     position: int = 0
     beyond_goes: int = 0
+    begun_at: int = 0
+    compacted_to: int = 0
+    tombstones_to: int = 0
+    holes_below: int = 0
 
 
 def encode_note(sequence: int, settled: DataNote) -> bytes:
-    slot = _SLOT.pack(_MAGIC, 0, sequence, *settled)
-    return slot[:4] + crc32c(slot[_SEALED:]).to_bytes(4, "little") + slot[_SEALED:]
+    return sealed(_SLOT.pack(_MAGIC, 0, sequence, *settled))
+
+
+def decode_note(slot: bytes) -> tuple[int, DataNote] | None:
+    """And its sequence. None unless every byte is as written. `slot`: as far as the file goes."""
+    if slot[:4] == _MAGIC_1:
+        slot = slot[: _SLOT_1.size]
+        if len(slot) < _SLOT_1.size or not is_sealed(slot):
+            return None
+        _, _, sequence, *fields = _SLOT_1.unpack(slot)
+        settled = DataNote(*fields)
+        return sequence, settled._replace(begun_at=NOT_KNOWN if settled.begin else 0)
+    if slot[:4] != _MAGIC or len(slot) < _SLOT.size or not is_sealed(slot):
+        return None
+    _, _, sequence, *fields = _SLOT.unpack(slot)
+    return sequence, DataNote(*fields)
 
 
 class DataNoteFile:
@@ -72,13 +98,9 @@ class DataNoteFile:
         finally:
             file.close()
         for slot in slots:
-            if len(slot) < _SLOT.size:
-                continue
-            magic, crc, sequence, *settled = _SLOT.unpack(slot)
-            if magic != _MAGIC or crc != crc32c(slot[_SEALED:]):
-                continue
-            if self.kept is None or sequence > self._sequence:
-                self._sequence, self.kept = sequence, DataNote(*settled)
+            found = decode_note(slot)
+            if found is not None and (self.kept is None or found[0] > self._sequence):
+                self._sequence, self.kept = found
 
     def save(self, settled: DataNote) -> None:
         """Durably."""

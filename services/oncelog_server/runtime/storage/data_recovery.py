@@ -6,7 +6,8 @@ Invariants:
   * intact blocks beyond the note stay, written anew for they may stand in the page cache alone; but
     not behind a cut (`beyond_goes`). All else that stands there goes;
   * a note that is lost is made again from the files: nobody can tell any more what was promised, so
-    nothing that is in them goes. Of the last one counts all up to its last intact block.
+    nothing that is in them goes. Of the last one counts all up to its last intact block. Nor can
+    anybody tell what was taken out of them, or by which state it begins where it does.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final, NamedTuple
 from oncelog_server.runtime.storage.damage import UnknownFrame
 from oncelog_server.runtime.storage.data_blocks import BlockTooNew
 from oncelog_server.runtime.storage.data_file import REWRITTEN_SUFFIX, DataFile, data_base_of
-from oncelog_server.runtime.storage.data_note import DataNote, DataNoteFile
+from oncelog_server.runtime.storage.data_note import NOT_KNOWN, DataNote, DataNoteFile
 from oncelog_server.runtime.storage.data_walk import (
     Extent,
     Stored,
@@ -66,16 +67,20 @@ def recover_data(disk: Disk, directory: str) -> RecoveredData:
 def _without_note(files: list[DataFile]) -> tuple[DataNote, list[DataFile]]:
     """What all files say, and those that have blocks."""
     *sealed, last = files
+    begin = files[0].base
+    unknown = DataNote(begin, begun_at=NOT_KNOWN if begin else 0, holes_below=NOT_KNOWN)
     found = _intact(last, _NO_END)
     if not found:
         # The next block takes its name; its bytes are left to whoever can read more of them.
         last.set_aside()
         at = _exposed_below(sealed, last.base)
-        return DataNote(files[0].base, last.base, at, last.base), sealed
+        return unknown._replace(settled_end=last.base, settled_at=at, base=last.base), sealed
     end = found[-1].end
     last.write_again(0, end)
     step = found[-1].step
-    settled = DataNote(files[0].base, step.end_offset, step.exposed_below, last.base, end)
+    settled = unknown._replace(
+        settled_end=step.end_offset, settled_at=step.exposed_below, base=last.base, position=end
+    )
     # Behind the last block that is intact others may stand, which were promised and are damaged.
     return (settled if end == last.size else _in_a_new_file(settled)), files
 

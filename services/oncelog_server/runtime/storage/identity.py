@@ -73,6 +73,16 @@ def take_incarnation(disk: Disk, directory: str, random_bytes: Callable[[int], b
     return bytes(raw)
 
 
+def sealed(slot: bytes) -> bytes:
+    """With its CRC, for which bytes 4 to 7 are left."""
+    return slot[:4] + crc32c(slot[_SEALED:]).to_bytes(4, "little") + slot[_SEALED:]
+
+
+def is_sealed(slot: bytes) -> bool:
+    """Every byte behind the CRC is as written."""
+    return crc32c(slot[_SEALED:]) == int.from_bytes(slot[4:_SEALED], "little")
+
+
 class Bounds(NamedTuple):
     """What a replica promises to hold: [log start, synced end)."""
 
@@ -84,15 +94,14 @@ class Bounds(NamedTuple):
 
 def encode_slot(sequence: int, bounds: Bounds) -> bytes:
     log_start, synced_end, allowed = bounds
-    slot = _SLOT.pack(_SLOT_MAGIC, 0, sequence, log_start, synced_end, *allowed)
-    return slot[:4] + crc32c(slot[_SEALED:]).to_bytes(4, "little") + slot[_SEALED:]
+    return sealed(_SLOT.pack(_SLOT_MAGIC, 0, sequence, log_start, synced_end, *allowed))
 
 
 def decode_slot(slot: bytes) -> tuple[int, Bounds] | None:
     """And its sequence. None unless every byte is as written."""
     if slot[:4] == _SLOT_1_MAGIC:
         slot = slot[: _SLOT_1.size]
-    if len(slot) < _SLOT_1.size or crc32c(slot[_SEALED:]) != int.from_bytes(slot[4:8], "little"):
+    if len(slot) < _SLOT_1.size or not is_sealed(slot):
         return None
     if slot[:4] == _SLOT_1_MAGIC:
         _, _, sequence, log_start, synced_end = _SLOT_1.unpack(slot)
