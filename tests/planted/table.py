@@ -24,6 +24,7 @@ from tests.planted.bugs import (
     cluster_recovery,
     committed_log,
     coordinator,
+    data_begins,
     data_log,
     deletions,
     directed,
@@ -75,6 +76,7 @@ from tests.planted.planting import Bug
 BUGS: Final[tuple[Bug, ...]] = (
     *coordinator.BUGS,
     *data_log.BUGS,
+    *data_begins.BUGS,
     *one_shots.BUGS,
     *known_requests.BUGS,
     *questions.BUGS,

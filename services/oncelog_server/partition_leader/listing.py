@@ -162,7 +162,7 @@ async def _batches(
     while position < min(replica.settled_end, end):
         try:
             blocks = await replica.read_settled(position, 1, below=replica.settled_end)
-        except CorruptLog:
+        except (CorruptLog, OffsetOutOfRange):
             # The journal may have it still.
             break
         for block in blocks:

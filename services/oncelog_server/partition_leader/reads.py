@@ -25,7 +25,7 @@ from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.heads import Head
 from oncelog_server.partition_leader.ports import PartitionEnv, PartitionReplica
 from oncelogpb import bulk, records
-from oncelogpb.errors import CorruptLog, NotLeader, OffsetOutOfRange
+from oncelogpb.errors import CorruptLog, NotLeader, OffsetOutOfRange, OncelogError
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from oncelogpb.v1 import types_pb2
 
@@ -103,22 +103,28 @@ class Reader:
         ends = committed_ends(replica)
         _require_in_range(replica, from_offset, ends, led_machine(replica).committed.end_offset)
         settled = Found(ends, (), 0, from_offset)
-        damage: CorruptLog | None = None
+        lacks: OncelogError | None = None
         if from_offset < replica.settled_end:
-            settled, damage = await self._settled(
+            settled, lacks = await self._settled(
                 replica, ends, from_offset, max_bytes, with_units=with_units
             )
         position, left_bytes = settled.next_offset, max_bytes - settled.payload_bytes
-        if left_bytes <= 0:
+        is_deleted_here = isinstance(lacks, OffsetOutOfRange)
+        if left_bytes <= 0 or (is_deleted_here and settled.batches):
             return settled
+        if is_deleted_here:
+            # Deleted meanwhile; or an unclean election took back by what the data log begins there.
+            require_in_range(position, committed_ends(replica))
         try:
             rest = await self._referenced(replica, ends, position, left_bytes)
         except (OffsetOutOfRange, CorruptLog) as error:
             if settled.batches:
                 # What is behind them is for the next read.
                 return settled
-            if damage is not None:
-                raise replica.unreadable(damage) from error
+            if isinstance(lacks, CorruptLog):
+                raise replica.unreadable(lacks) from error
+            if lacks is not None:
+                raise lacks from error
             if isinstance(error, OffsetOutOfRange) and position < replica.settled_end:
                 # It was settled, and its journal went, while it was looked for.
                 return await self._committed(replica, from_offset, max_bytes, with_units=with_units)
@@ -138,20 +144,20 @@ class Reader:
         max_bytes: int,
         *,
         with_units: bool,
-    ) -> tuple[Found, CorruptLog | None]:
-        """What stands in blocks, up to the first one that is damaged: the journal may still have
-        what was in it."""
+    ) -> tuple[Found, OncelogError | None]:
+        """What stands in blocks, up to the first one that is damaged, or that is not here: the
+        journal may still have what was in it."""
         end = min(replica.settled_end, ends.end)
         batches: list[tuple[Head, bulk.Chunk]] = []
         size, next_offset = 0, from_offset
-        damage: CorruptLog | None = None
+        lacks: OncelogError | None = None
         while (
             next_offset < end and size < max_bytes and len(batches) < self._config.fetch_batches_max
         ):
             try:
                 blocks = await replica.read_settled(next_offset, max_bytes - size, below=end)
-            except CorruptLog as error:
-                damage = error
+            except (CorruptLog, OffsetOutOfRange) as error:
+                lacks = error
                 break
             assert blocks, f"{next_offset} is settled, and stands in no block"
             for block in blocks:
@@ -162,7 +168,7 @@ class Reader:
                 next_offset = block.end_offset
                 if size >= max_bytes:
                     break
-        return Found(ends, batches, size, next_offset), damage
+        return Found(ends, batches, size, next_offset), lacks
 
     async def _referenced(
         self, replica: PartitionReplica, ends: Ends, from_offset: int, max_bytes: int

@@ -114,8 +114,8 @@ BUGS: Final = (
         (
             Edit(
                 f"{LOG}.remove_before",
-                "self._note.save_in_both(self._settled._replace(begin=offset))",
-                "self._note.save(self._settled._replace(begin=offset))",
+                "self._note.save_in_both(settled)",
+                "self._note.save(settled)",
             ),
         ),
         {

@@ -17,8 +17,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.partition_leader.reads:Reader._committed",
-                "raise replica.unreadable(damage) from error",
-                "raise damage from error",
+                "raise replica.unreadable(lacks) from error",
+                "raise lacks from error",
             ),
         ),
         {
@@ -26,6 +26,23 @@ BUGS: Final = (
                 "partition_leader/test_settled_reads",
                 "test_i26_what_is_in_a_damaged_block_alone_is_not_served",
             ): "who has it leads on"
+        },
+    ),
+    Bug(
+        "what-lies-before-the-data-log-is-called-deleted",
+        "I26: what is committed and not deleted is read from the journal where blocks lack it",
+        (
+            Edit(
+                f"{LEADER}.reads:Reader._settled",
+                "except (CorruptLog, OffsetOutOfRange) as error:",
+                "except CorruptLog as error:",
+            ),
+        ),
+        {
+            unit(
+                "partition_leader/test_deletion_taken_back",
+                "test_i26_what_the_journal_has_is_not_called_deleted",
+            ): "assert [] == ["
         },
     ),
     Bug(
@@ -150,7 +167,7 @@ BUGS: Final = (
         (
             Edit(
                 f"{LEADER}.reads:Reader._settled",
-                "damage = error\n                break",
+                "lacks = error\n                break",
                 "raise",
             ),
         ),

@@ -87,7 +87,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.storage.journal:Journal.cut",
-                "self.data.cut(max(end, self.allowed.at))",
+                "self.data.cut(max(end, self.allowed.at), journal_start=self.log_start)",
                 "pass",
             ),
         ),

@@ -219,7 +219,7 @@ def test_who_begins_within_a_unit_gets_it_whole() -> None:
 
     async def tell(trio: Trio) -> None:
         one, two, _ = trio.benches
-        two.journal.data.begin_at(23)
+        two.journal.data.begin_at(23, begun_at=0)
         await trio.elect(one, 3)
         await live(*trio.benches, seconds=15)
         require_same_from(one, two, 23)
@@ -317,7 +317,7 @@ def test_what_the_leader_deletes_meanwhile_is_not_waited_for(
     async def tell(trio: Trio) -> None:
         two = await killed_on_the_way(trio, monkeypatch)
         one = trio.benches[0]
-        one.journal.data.begin_at(50)
+        one.journal.data.begin_at(50, begun_at=0)
         settled(one.journal.data, 50, SETTLED, units_each=5)
         two.driver.aim(follow(one))
         await live(*trio.benches, seconds=15)

@@ -58,11 +58,11 @@ def test_i7_a_crash_in_a_cut_leaves_what_was_or_what_is_left(step: int) -> None:
     settle(log, *blocks(0, 60, payload_bytes=300))
     disk.fail_next(EIO, after=step)
     with pytest.raises(OSError, match="told to fail"):
-        log.cut(2 * 30)
+        log.cut(2 * 30, journal_start=0)
     disk.crash(Tear.NOTHING)
     log = open_data(disk.reopen(), segment_bytes=SEGMENT_BYTES)
     assert log.settled_end == (60 if step == 0 else 30), "once the note says so, nothing comes back"
-    log.cut(2 * 30)
+    log.cut(2 * 30, journal_start=0)
     settle(log, *blocks(30, 36))
     assert read_all(log) == blocks(0, 30, payload_bytes=300) + blocks(30, 36)
 
@@ -76,7 +76,7 @@ def test_i7_a_crash_where_a_log_begins_anew_leaves_nothing_of_the_old_one(step: 
     begin = log._files[2].base
     disk.fail_next(EIO, after=step)
     with pytest.raises(OSError, match="told to fail"):
-        log.begin_at(begin)
+        log.begin_at(begin, begun_at=0)
     disk.crash(Tear.NOTHING)
     log = open_data(disk.reopen(), segment_bytes=SEGMENT_BYTES)
     assert (log.begin, log.settled_end) == (begin, begin)
@@ -92,10 +92,10 @@ def test_i7_a_cut_that_failed_is_done_before_anything_is_added(step: int) -> Non
     settle(log, *blocks(0, 60, payload_bytes=300))
     disk.fail_next(EIO, after=step)
     with pytest.raises(OSError, match="told to fail"):
-        log.cut(2 * 30)
+        log.cut(2 * 30, journal_start=0)
     assert read_all(log) == blocks(0, log.settled_end, payload_bytes=300), "reads go on"
     if log.settled_end == 60:
-        log.cut(2 * 30)
+        log.cut(2 * 30, journal_start=0)
     settle(log, *blocks(30, 36, payload_bytes=299))
     disk.crash(Tear.NOTHING)
     assert kept(disk.reopen()) == blocks(0, 30, payload_bytes=300) + blocks(
@@ -122,7 +122,7 @@ def test_i26_a_slot_that_rots_leaves_none_that_says_a_begin_of_which_nothing_is_
     disk = FakeDisk()
     log = open_data(disk, segment_bytes=SEGMENT_BYTES)
     settle(log, *blocks(0, 60, payload_bytes=300))
-    log.remove_before(31)
+    log.remove_before(31, begun_at=0)
     for slot in (0, 512):
         copy = FakeDisk()
         copy.make_directory(DIRECTORY)

@@ -70,7 +70,7 @@ class Life:
             it for of in self.appended.values() for it in of if it.exposed_below <= journal_end
         ]
         self.undone = lambda: self.cut_at(journal_end)
-        self.log.cut(journal_end)
+        self.log.cut(journal_end, journal_start=0)
         self.undone = None
         assert self.log.settled_end <= max([self.log.begin, *map(_end_of, below)])
         self.promised = self.end = self.log.settled_end
@@ -96,7 +96,7 @@ class Life:
 
     def delete_before(self, offset: int) -> None:
         goes = self.log.goes_before(offset)
-        self.log.remove_before(offset)
+        self.log.remove_before(offset, begun_at=0)
         self.undone = None
         assert self.log.begin == offset or not goes, "what a crash has left of it may go no more"
         offset = self.log.begin
@@ -114,7 +114,7 @@ class Life:
         self.undone = lambda: self.begin_anew_at(offset)
         self.begins.add(offset)
         self.promised = 0
-        self.log.begin_at(offset)
+        self.log.begin_at(offset, begun_at=0)
         self.undone = None
         self.begins, self.promised, self.end = {offset}, offset, offset
         self.history, self.appended = self.history + 1, {}

@@ -118,9 +118,9 @@ def test_every_field_of_a_block_and_of_its_units_comes_back() -> None:
 def test_a_log_that_nothing_was_appended_to_has_no_directory() -> None:
     disk = FakeDisk()
     log = open_data(disk)
-    log.cut(0)
+    log.cut(0, journal_start=0)
     assert not log.goes_before(7)
-    log.remove_before(7)
+    log.remove_before(7, begun_at=0)
     log.close()
     assert read(log, 0) == []
     assert not disk.exists(DIRECTORY)
@@ -155,14 +155,14 @@ def test_a_cut_drops_blocks_that_became_readable_behind_it() -> None:
     log = open_data(disk, segment_bytes=2_000)
     for at in range(0, 60, 6):
         settle(log, *blocks(at, at + 6, payload_bytes=300))
-    log.cut(2 * 31)
+    log.cut(2 * 31, journal_start=0)
     assert (log.settled_end, log.settled_at) == (30, 62)
     assert read_all(log) == blocks(0, 30, payload_bytes=300)
     settle(log, *blocks(30, 36))
     assert [it.first_offset for it in read_all(log)] == list(range(0, 36, 3))
     log = open_data(disk.reopen(), segment_bytes=2_000)
     assert [it.first_offset for it in read_all(log)] == list(range(0, 36, 3))
-    log.cut(0)
+    log.cut(0, journal_start=0)
     assert (log.begin, log.settled_end) == (0, 0)
     settle(log, *blocks(0, 6))
     assert read_all(log) == blocks(0, 6)
@@ -174,10 +174,10 @@ def test_what_is_deleted_goes_with_whole_files() -> None:
     for at in range(0, 60, 6):
         settle(log, *blocks(at, at + 6, payload_bytes=300))
     assert not log.goes_before(3)
-    log.remove_before(3)
+    log.remove_before(3, begun_at=0)
     assert log.begin == 0, "no file is wholly below"
     assert log.goes_before(31)
-    log.remove_before(31)
+    log.remove_before(31, begun_at=0)
     assert log.begin == 31
     with pytest.raises(OffsetOutOfRange) as refused:
         read(log, 30)
@@ -192,7 +192,7 @@ def test_a_log_whose_end_was_deleted_begins_anew_behind_that() -> None:
     disk = FakeDisk()
     log = open_data(disk)
     settle(log, *blocks(0, 30))
-    log.remove_before(41)
+    log.remove_before(41, begun_at=0)
     assert (log.begin, log.settled_end) == (41, 41)
     settle(log, *blocks(39, 48))
     assert read(log, 41)[0].first_offset == 39, "the first one may begin below"
@@ -212,7 +212,7 @@ def test_a_log_that_has_nothing_begins_where_its_first_block_does() -> None:
         read(log, 29)
     with pytest.raises(AssertionError, match="is not what follows"):
         log.append(blocks(39, 42))
-    log.remove_before(36)
+    log.remove_before(36, begun_at=0)
     assert not log.goes_before(50)
     settle(log, *blocks(48, 54))
     log = open_data(disk.reopen())
@@ -249,7 +249,7 @@ def test_a_log_of_which_nothing_is_settled_begins_behind_what_was_deleted() -> N
     """And what could not be written there is not there to be deleted."""
     disk = FakeDisk()
     log = open_data(disk)
-    log.begin_at(5)
+    log.begin_at(5, begun_at=0)
     assert (log.begin, log.settled_end) == (5, 5)
     assert not log.goes_before(5)
     disk.fail_files(".data", ENOSPC)
@@ -277,9 +277,9 @@ def test_a_copy_has_the_same_bytes() -> None:
     log = open_data(FakeDisk(), segment_bytes=2_000)
     for at in range(0, 60, 6):
         settle(log, *blocks(at, at + 6, payload_bytes=300))
-    log.remove_before(31)
+    log.remove_before(31, begun_at=0)
     copy = open_data(FakeDisk(), segment_bytes=9_000)
-    copy.begin_at(log.begin)
+    copy.begin_at(log.begin, begun_at=0)
     offset = log.begin
     while part := log.parts_from(offset, 1_000):
         offset = copy.append_copied(part)

@@ -13,7 +13,7 @@ from tests.unit.storage.data_logs import DIRECTORY, blocks, open_data, settle
 def with_holes(disk: FakeDisk) -> DataLog:
     """A data log of which the note says that something was taken out."""
     log = open_data(disk, segment_bytes=500)
-    log.begin_at(1)
+    log.begin_at(1, begun_at=4)
     settle(log, *blocks(1, 60))
     log.close()
     note = DataNoteFile(disk, DIRECTORY)
@@ -34,7 +34,7 @@ def test_what_was_taken_out_is_said_for_as_long_as_it_is_so() -> None:
     holes = noted(disk)[-4:]
     assert holes == (4, 20, 10, 30)
     settle(log, *blocks(log.settled_end, 90))
-    log.cut(2 * 70)
+    log.cut(2 * 70, journal_start=0)
     log.close()
     assert noted(open_and_close(disk))[-4:] == holes
 
@@ -49,9 +49,9 @@ def test_of_a_log_that_was_given_up_nothing_was_taken_out(given_up: str) -> None
     disk = FakeDisk()
     log = with_holes(disk)
     if given_up == "begin_at":
-        log.begin_at(1)
+        log.begin_at(1, begun_at=0)
     else:
-        log.cut(0)
+        log.cut(4, journal_start=0)
     assert noted(disk)[:2] == (1, 1)
     assert noted(disk)[-3:] == (0, 0, 0)
 
@@ -60,7 +60,7 @@ def test_of_a_log_that_was_given_up_nothing_was_taken_out(given_up: str) -> None
 def test_of_a_log_whose_note_is_lost_nobody_knows_what_was_taken_out(begin: int) -> None:
     disk = FakeDisk()
     log = open_data(disk)
-    log.begin_at(begin)
+    log.begin_at(begin, begun_at=0)
     settle(log, *blocks(begin, 60))
     log.close()
     disk.remove(f"{DIRECTORY}/settled")

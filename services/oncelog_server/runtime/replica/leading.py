@@ -144,8 +144,9 @@ class Leadership:
         await self._replay(machine)
         if self._journal.may_lack_front:
             # Of a leader that had more: blocks may be of records that this log never shows.
-            end = self._journal.log_end
-            await self._around.offload(lambda: self._journal.data.cut(end))
+            journal = self._journal
+            start, end = journal.log_start, journal.log_end
+            await self._around.offload(lambda: journal.data.cut(end, journal_start=start))
         failpoints.reach("driver.replay.after")
         self.machine = machine
 

@@ -123,8 +123,10 @@ class ReceivingData:
             began_ms = self._now_ms()
             part = await self._part()
             if self._next < part.settled.begin:
-                # Nobody has what is below: it was deleted.
-                await self._begin_at(part.settled.begin)
+                # Nobody has what is below: it was deleted, as a state of the leader says.
+                await self._rest_on(part.settled)
+                begin, rests_on = part.settled.begin, part.settled.allowed
+                await self._begin_at(begin, begun_at=rests_on.at)
                 continue
             try:
                 await self._append(part.part.data, target)
@@ -141,13 +143,13 @@ class ReceivingData:
         """From here on this replica follows only who has that state."""
         self._journal.rest_on(there.allowed)
         for _ in range(NOTE_LOOKS_MAX):
-            if self._journal.allowance_is_durable:
+            if self._journal.start_is_durable:
                 return
             await asyncio.sleep(NOTE_EVERY_MS / 1000)
         raise Unavailable("the disk here has not taken a note within NOTE_LOOKS_MAX looks")
 
-    async def _begin_at(self, offset: int) -> None:
-        await self._offload(lambda: self._data.begin_at(offset))
+    async def _begin_at(self, offset: int, *, begun_at: int) -> None:
+        await self._offload(lambda: self._data.begin_at(offset, begun_at=begun_at))
         self._next, self._unsynced_bytes = offset, 0
 
     async def _begin_anew(self, why: DoesNotFit) -> None:
@@ -158,7 +160,7 @@ class ReceivingData:
             partition=str(self._partition),
             error=str(why),
         )
-        await self._begin_at(self._data.begin)
+        await self._begin_at(self._data.begin, begun_at=self._data.begun_at)
 
     async def _append(self, came: bytes, target: SettledThere) -> None:
         """Raises DoesNotFit, CorruptLog, OSError."""

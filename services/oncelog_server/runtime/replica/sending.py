@@ -32,7 +32,8 @@ async def read_part(
     offset = JournalOffset(parts.offset)
     if wanted.content is Content.DATA:
         data = journal.data
-        there = SettledThere(data.begin, data.settled_end, journal.allowance_at(data.settled_at))
+        rests_on = journal.allowance_at(max(data.settled_at, data.begun_at))
+        there = SettledThere(data.begin, data.settled_end, rests_on)
         return SnapshotPart(offset, read[0], settled=there)
     if wanted.content is not Content.FILE or wanted.position:
         return SnapshotPart(offset, read[0])

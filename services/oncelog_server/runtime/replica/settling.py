@@ -100,7 +100,9 @@ class Settling:
     @property
     def is_waiting(self) -> bool:
         """There is something to do, once it is its turn: whoever is quiet goes on being asked."""
-        return self._standing is None or self._has_deleted or self._is_behind
+        if self._standing is None or self._begins_too_late:
+            return True
+        return self._has_deleted or self._is_behind
 
     @property
     def counted(self) -> Settled | None:
@@ -117,6 +119,15 @@ class Settling:
         if newest is None or not newest.settled.wanted:
             return False
         return max(self._data.settled_end, newest.settled.begin) < newest.settled.end
+
+    @property
+    def _begins_too_late(self) -> bool:
+        """A later state begins before the one does by which the data log begins where it does: that
+        one was taken back by an unclean election."""
+        newest, data = self._newest, self._data
+        if newest is None or newest.offset < data.begun_at:
+            return False
+        return newest.settled.begin < data.begin
 
     @property
     def _has_deleted(self) -> bool:
@@ -191,6 +202,8 @@ class Settling:
     async def _next_piece(self) -> None:
         if self._standing is None:
             await self._look()
+        elif self._begins_too_late:
+            await self._take_back_begin()
         elif self._has_deleted:
             await self._remove_deleted()
         else:
@@ -205,16 +218,33 @@ class Settling:
         self._standing = [Standing(*one) for one in found]
         self._tell_trimming()
 
+    async def _take_back_begin(self) -> None:
+        newest, data, journal = self._newest, self._data, self._journal
+        assert newest is not None, "it begins before the data log does"
+        self._around.reporter.event(
+            "data log begins behind its committed log",
+            level="error",
+            partition=str(self._partition),
+            data_begin=data.begin,
+            begin=newest.settled.begin,
+        )
+        start, self._source = journal.log_start, None
+        await self._around.offload(lambda: data.take_back_begin(journal_start=start))
+
     async def _remove_deleted(self) -> None:
         newest, data = self._newest, self._data
         assert newest is not None, "it has deleted"
         failpoints.reach("driver.data_remove.before")
-        begin = newest.settled.begin
-        if self._passes_over(newest.settled):
-            # Also where nothing was settled yet: then there is nothing to be removed.
-            await self._around.offload(lambda: data.begin_at(begin))
-        else:
-            await self._around.offload(lambda: data.remove_before(begin))
+        said_at, (begin, *_) = newest
+        try:
+            if self._passes_over(newest.settled):
+                # Also where nothing was settled yet: then there is nothing to be removed.
+                await self._around.offload(lambda: data.begin_at(begin, begun_at=said_at))
+            else:
+                await self._around.offload(lambda: data.remove_before(begin, begun_at=said_at))
+        finally:
+            # Also where it failed: its note may say so already.
+            self._journal.rest_on_data()
         failpoints.reach("driver.data_remove.after")
         if self._has_deleted:
             # Whatever that is: who asks again at once asks for ever.

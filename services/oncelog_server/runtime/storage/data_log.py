@@ -20,7 +20,7 @@ Left out: what is settled, when, and from what (`runtime/replica/settling`).
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from errno import EBADF
 from itertools import chain, pairwise
 from typing import Final
@@ -34,7 +34,7 @@ from oncelog_server.runtime.storage.data_blocks import (
     verify_block,
 )
 from oncelog_server.runtime.storage.data_file import DataFile, OpenDataFiles
-from oncelog_server.runtime.storage.data_note import DataNote
+from oncelog_server.runtime.storage.data_note import NOT_KNOWN, DataNote
 from oncelog_server.runtime.storage.data_recovery import RecoveredData, recover_data
 from oncelog_server.runtime.storage.data_walk import (
     Damage,
@@ -112,6 +112,13 @@ class DataLog:
         """Journal offset of the snapshot that the newest block was settled from, or above."""
         return self._settled.settled_at
 
+    @property
+    def begun_at(self) -> int:
+        """Journal offset of a state whose committed log begins at `begin`, or behind: where the
+        journal is taken back below it, nobody says any more that what is below was deleted.
+        NOT_KNOWN: it stood somewhere in this journal."""
+        return self._settled.begun_at
+
     # ------------------------------------------------------------------------------------ growing
 
     def append(self, blocks: Iterable[Block]) -> None:
@@ -166,6 +173,9 @@ class DataLog:
             settled = self._settled._replace(
                 settled_end=self._end, settled_at=max(self.settled_at, settled_at)
             )
+            if settled.begun_at == NOT_KNOWN:
+                # Of a log that had nothing: that snapshot has nothing before its first block.
+                settled = settled._replace(begun_at=settled.settled_at)
             if last is not None:
                 settled = settled._replace(base=last.base, position=last.size)
             if settled != self._settled:
@@ -194,7 +204,7 @@ class DataLog:
         """A log that has nothing begins where its first block does."""
         self._begin_again(first_offset)
         if not self._files and first_offset > self._end:
-            self.begin_at(first_offset)
+            self.begin_at(first_offset, begun_at=NOT_KNOWN)
 
     def _begin_again(self, first_offset: int) -> None:
         """Whoever appended what is not noted is gone, perhaps in the middle of a step."""
@@ -301,8 +311,7 @@ class DataLog:
         try:
             file, extent = self._holding(offset)
         except CorruptLog:
-            first = self._files[0].base if self._files else self.settled_end
-            return self.begin, min(first, self.settled_end)
+            return self.begin, min(self._first_base, self.settled_end)
         found = at_once(find_block(extent, offset), file.file)
         return (found.first_offset, found.end_offset) if isinstance(found, Damage) else None
 
@@ -337,7 +346,7 @@ class DataLog:
         if not (first < end <= self.settled_end):
             raise ValueError(f"offsets {first} to {end} are not in the data log")
         new = [(block.first_offset, b"".join(encode_block(block))) for block in blocks]
-        if not self._files or first < self._files[0].base:
+        if not self._files or first < self._first_base:
             self._put_in_front(first, end, new)
             return
         file, extent = self._holding(first)
@@ -363,7 +372,7 @@ class DataLog:
 
     def _put_in_front(self, first: int, end: int, new: list[tuple[int, bytes]]) -> None:
         """Of a file that is gone."""
-        lost_to = self._files[0].base if self._files else self.settled_end
+        lost_to = self._first_base
         if end != lost_to or first > self.begin:
             raise ValueError(f"what lacks are the offsets {self.begin} to {lost_to}")
         anew = DataFile.written_anew(self._disk, self.directory, first, new)
@@ -371,10 +380,13 @@ class DataLog:
 
     # -------------------------------------------------------------------------- what goes of it
 
-    def cut(self, journal_end: int) -> None:
+    def cut(self, journal_end: int, *, journal_start: int) -> None:
         """Drops blocks that became readable by what stands at or above this journal offset: it is
-        gone from the journal. Whoever calls it has not cut the journal yet."""
+        gone from the journal, which begins at `journal_start`. Whoever calls it has not cut the
+        journal yet."""
         self._settle_doubts()
+        if self.begun_at > journal_end:
+            self.take_back_begin(journal_start=journal_start)
         if self.settled_at <= journal_end:
             return
         settled = self._settled._replace(settled_at=journal_end)
@@ -388,19 +400,42 @@ class DataLog:
             )
             if found.position:
                 break
-        if settled.settled_end <= self.begin:
+        if settled.settled_end <= max(self.begin, self._first_base):
             begun_at = settled.begun_at
             settled = DataNote(
                 self.begin, self.begin, settled.settled_at, self.begin, begun_at=begun_at
             )
         self._shorten(settled)
 
-    def begin_at(self, offset: int) -> None:
-        """Gives up every block, and begins at an offset: what is below is deleted, or comes with
-        `append_copied` where it is of another replica's."""
+    def take_back_begin(self, *, journal_start: int) -> None:
+        """What is below `begin` was not deleted after all. All is given up, to be settled anew from
+        a journal that has every frame; where that begins at `journal_start` above 0, nothing else
+        may have what is here, so it stays: what lacks before it is damage from now on."""
+        self._settle_doubts()
+        if journal_start == 0 or not self._files:
+            self._shorten(DataNote())
+            return
+        # Whichever slot rots, none says again that it was deleted.
+        settled = self._settled._replace(begin=0, begun_at=0)
+        self._note.save_in_both(settled)
+        self._settled = settled
+
+    def learn_begin(self, begins_by: Callable[[int], int | None], journal_end: int) -> None:
+        """Where no note says by which state it begins where it does: the oldest that says so, or
+        one at the end of the journal. `begins_by`: its journal offset, by an offset where it begins
+        or behind."""
+        if self.begun_at == NOT_KNOWN:
+            found = begins_by(self.begin)
+            begun_at = journal_end if found is None else found
+            self._save(self._settled._replace(begun_at=begun_at))
+
+    def begin_at(self, offset: int, *, begun_at: int) -> None:
+        """Gives up every block, and begins at an offset: what is below is deleted, as the state at
+        the journal offset `begun_at` says, or comes with `append_copied` where it is of another
+        replica's."""
         self._require_usable()
         self._make_directory()
-        self._shorten(DataNote(offset, offset, 0, offset, 0))
+        self._shorten(DataNote(offset, offset, 0, offset, 0, begun_at=begun_at if offset else 0))
 
     def _shorten(self, settled: DataNote) -> None:
         """The note first; then files, from the last one back."""
@@ -425,26 +460,38 @@ class DataLog:
         self._save(settled._replace(beyond_goes=0))
 
     def goes_before(self, offset: int) -> bool:
-        """Whether `remove_before` would remove anything."""
+        """Whether `remove_before` would change anything."""
         end = min(offset, self.settled_end)
         is_first_below = len(self._files) > 1 and self._files[1].base <= end
-        return is_first_below or bool(self._front) or self._is_wholly_below(offset)
+        if is_first_below or self._front or self._is_wholly_below(offset):
+            return True
+        return self._lacks_before(offset)
 
     def _is_wholly_below(self, offset: int) -> bool:
         """All that is noted is."""
         return self.begin < self.settled_end <= offset
 
-    def remove_before(self, offset: int) -> None:
-        """What is below was deleted: files that are wholly below go, front to back. Where even the
-        settled end is below, all go, and the next block begins at `offset` or behind."""
+    def _lacks_before(self, offset: int) -> bool:
+        """What is deleted is not here, and it is not said that it was deleted."""
+        return self.begin < min(offset, self._first_base)
+
+    @property
+    def _first_base(self) -> int:
+        return self._files[0].base if self._files else self.settled_end
+
+    def remove_before(self, offset: int, *, begun_at: int) -> None:
+        """What is below was deleted, as the state at the journal offset `begun_at` says: files that
+        are wholly below go, front to back. Where even the settled end is below, all go, and the
+        next block begins at `offset` or behind."""
         self._require_usable()
         if self._is_wholly_below(offset):
-            self.begin_at(offset)
+            self.begin_at(offset, begun_at=begun_at)
         count = sum(file.base <= offset for file in self._files[1:])
-        if count:
+        if count or self._lacks_before(offset):
             # Whichever slot rots, none says a begin of which nothing is left.
-            self._note.save_in_both(self._settled._replace(begin=offset))
-            self._settled = self._settled._replace(begin=offset)
+            settled = self._settled._replace(begin=offset, begun_at=begun_at)
+            self._note.save_in_both(settled)
+            self._settled = settled
             self._front += self._files[:count]
             self._files = self._files[count:]
         while self._front:

@@ -34,6 +34,7 @@ from oncelog_server.runtime.storage.cutting import place_in
 from oncelog_server.runtime.storage.damage import JournalDamaged, UnknownFrame
 from oncelog_server.runtime.storage.data_file import OpenDataFiles
 from oncelog_server.runtime.storage.data_log import DATA_DIRECTORY, DataLog
+from oncelog_server.runtime.storage.data_note import NOT_KNOWN
 from oncelog_server.runtime.storage.disk_use import DiskUse, disk_use
 from oncelog_server.runtime.storage.epochs import EpochEntry
 from oncelog_server.runtime.storage.frames import HEADER_BYTES, encode, encoded_bytes
@@ -107,7 +108,9 @@ class Journal:
             self._snapshots.sweep(self._segments.bases)
         # What was settled of its committed log. Of what the log lost nothing is read.
         self.data = data
-        self.data.cut(max(end.offset, self.allowed.at))
+        data.learn_begin(self._snapshots.begins_by, max(end.offset, self.allowed.at))
+        self.rest_on_data()
+        data.cut(max(end.offset, self.allowed.at), journal_start=self.log_start)
 
     @classmethod
     def open(
@@ -334,7 +337,7 @@ class Journal:
             self._unwritten.write_frames()
         self._unwritten.drop()
         # What a crash leaves of it must not be of frames that are gone.
-        self.data.cut(max(end, self.allowed.at))
+        self.data.cut(max(end, self.allowed.at), journal_start=self.log_start)
         place = Place(0, end, self._epochs.epoch_at(end - 1))
         if end > self.log_start:
             place = place_in(self._segments.holding(end - 1), end, self._epochs)
@@ -395,6 +398,7 @@ class Journal:
         self._has_old_front = True
         self.log_start = self.log_end = self.synced_end = offset
         self.last_epoch, self.last_time_ms = epochs[-1].epoch, time_ms
+        self.rest_on_data()
         self._tail.begin_at(offset)
         self._failed = False
 
@@ -450,6 +454,7 @@ class Journal:
         assert allowed_at <= self.synced_end, "a log begins at what it has"
         self.log_start, self._has_old_front = start, True
         self.allowed = self.allowance_at(allowed_at)
+        self.rest_on_data()
         self._snapshots.begin_next(start)
         return True
 
@@ -467,10 +472,11 @@ class Journal:
         """The data log gets a leader's blocks, which became readable by these frames there."""
         self.allowed = max(self.allowed, allowed)
 
-    @property
-    def allowance_is_durable(self) -> bool:
-        """In both slots of the note."""
-        return self._synced_end_file.keeps(self.log_start, self.allowed)
+    def rest_on_data(self) -> None:
+        """What the data log has deleted is in no journal that begins above 0: that one rests on the
+        state which deleted it, too. (What the data log says of it is durable, and lasts.)"""
+        if self.log_start and self.allowed.at < self.data.begun_at < NOT_KNOWN:
+            self.allowed = self.allowance_at(self.data.begun_at)
 
     def allowance_at(self, end: int) -> Allowance:
         """Of a state that had all frames below."""
@@ -483,7 +489,7 @@ class Journal:
 
     @property
     def start_is_durable(self) -> bool:
-        """In both slots of the note."""
+        """And what it rests on: in both slots of the note."""
         return self._synced_end_file.keeps(self.log_start, self.allowed)
 
     def retire_front(self) -> None:

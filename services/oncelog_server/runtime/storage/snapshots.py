@@ -270,6 +270,12 @@ class SnapshotFiles:
                 break
         return found
 
+    def begins_by(self, begin: int) -> int | None:
+        """Offset of the oldest whose committed log begins at an offset or behind; None: of none
+        that can be read. Blocking. Raises OSError."""
+        said = self.settled(has_data=True)
+        return next((offset for offset, settled in said if settled.begin >= begin), None)
+
     def rows(self, table: str, end: TableEnd) -> SnapshotRows:
         """Of one that stands."""
         return SnapshotRows(self._disk, self._directory, table, end)

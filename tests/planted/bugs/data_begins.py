@@ -1,0 +1,76 @@
+"""Bugs of where a data log begins, once the state by which it does is taken back."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planting import Bug, Edit, unit
+
+_LOG: Final = "oncelog_server.runtime.storage.data_log:DataLog"
+_BEGIN: Final = "storage/test_data_begin"
+
+BUGS: Final = (
+    Bug(
+        "deletion-outlives-the-journal-that-said-it",
+        "I25: what an unclean election takes back of a deletion is settled again",
+        (Edit(f"{_LOG}.cut", "if self.begun_at > journal_end:", "if False:"),),
+        {
+            unit(
+                _BEGIN, "test_i25_a_deletion_that_is_cut_takes_the_data_log_with_it"
+            ): "== (0, 0, 0)",
+            unit(
+                _BEGIN, "test_i25_a_cut_of_a_deletion_that_a_crash_interrupts_leaves_none_of_it"
+            ): "== (0, 0)",
+        },
+    ),
+    Bug(
+        "log-start-does-not-rest-on-what-the-data-log-deleted",
+        "I25: who has neither journal nor blocks of what is taken back is copied anew",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.journal:Journal.rest_on_data",
+                "if self.log_start and",
+                "if False and",
+            ),
+        ),
+        {
+            unit(
+                _BEGIN, "test_i25_a_journal_without_a_front_rests_on_what_the_data_log_has_deleted"
+            ): "Allowance(at=20, epoch=3)",
+            unit(
+                _BEGIN, "test_i25_a_crash_before_that_is_noted_finds_it_in_the_data_log"
+            ): "Allowance(at=25, epoch=3)",
+        },
+    ),
+    Bug(
+        "taken-back-in-one-slot",
+        "I26: whichever slot of the note rots, nothing that was taken back is deleted again",
+        (
+            Edit(
+                f"{_LOG}.take_back_begin",
+                "self._note.save_in_both(settled)",
+                "self._note.save(settled)",
+            ),
+        ),
+        {
+            unit(_BEGIN, "test_i26_a_slot_that_rots_deletes_nothing_again"): "assert 20 == 0",
+        },
+    ),
+    Bug(
+        "begin-that-a-later-state-contradicts-stays",
+        "I25: a data log that begins behind its committed log is settled again",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.settling:Settling._begins_too_late",
+                "return newest.settled.begin < data.begin",
+                "return False",
+            ),
+        ),
+        {
+            unit(
+                "partition_leader/test_deletion_taken_back",
+                "test_i25_a_begin_that_a_later_state_contradicts_is_taken_back",
+            ): "assert 0 == 1",
+        },
+    ),
+)
