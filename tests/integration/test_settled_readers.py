@@ -185,11 +185,13 @@ def test_i14_a_spark_task_reads_any_range(cluster: Cluster, written: Written) ->
         for edges in (whole, *(chance.sample(range(len(records)), 2) for _ in range(10))):
             start, end = sorted(edges)
             found = [
-                (chunk.first_offset + index, value)
+                (offset, value)
                 for chunk in read_range(
                     protocol, partition, start, end, name="t/0", fail_on_data_loss=True
                 )
-                for index, value in enumerate(chunk.rows.column("value").to_pylist())
+                for offset, value in zip(
+                    chunk.offsets.tolist(), chunk.rows.column("value").to_pylist(), strict=True
+                )
             ]
             assert found == [(record.offset, record.value) for record in records[start:end]]
 

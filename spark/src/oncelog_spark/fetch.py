@@ -3,6 +3,8 @@
 The next fetch is under way while Spark takes the rows of the last. Batches of the log are not cut
 by the server: what lies outside of the range is sliced off here. Small batches of one fetch are
 joined, so that a topic of many small transactions does not become many small batches in Spark.
+
+In a compacted topic a range has fewer records than offsets: those that were taken out are no loss.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
+from oncelog._core import holes
 from oncelog_spark.schema import joined
 from oncelog_spark.subscription import raise_for
 from oncelogpb import errors, records
@@ -39,9 +42,9 @@ class DataLoss(RuntimeError):
 
 
 class Chunk(NamedTuple):
-    """Consecutive records, as batch of `records.SCHEMA_V1`."""
+    """Records with the offset of each, ascending, as batch of `records.SCHEMA_V1`."""
 
-    first_offset: int
+    offsets: pa.Int64Array
     rows: pa.RecordBatch
 
 
@@ -54,8 +57,8 @@ def read_range(
     name: str,
     fail_on_data_loss: bool,
 ) -> Iterator[Chunk]:
-    """The records [start, end) of the partition that users call `name`. Raises DataLoss, or an
-    OncelogError."""
+    """The records at offsets [start, end) of the partition that users call `name`. Raises DataLoss,
+    or an OncelogError."""
     ahead = ThreadPoolExecutor(max_workers=1, thread_name_prefix="oncelog-fetch")
     try:
         position, empty = start, 0
@@ -94,6 +97,7 @@ def _fetch(protocol: Protocol, partition: pb.Partition, offset: int) -> leader_p
         ],
         isolation=leader_pb.ISOLATION_COMMITTED,
         max_wait_ms=FETCH_WAIT_MS,
+        with_offsets=True,
     )
     reply = protocol.call("partition_leader.fetch", request, timeout_ms=FETCH_TIMEOUT_MS)
     fetched: leader_pb.FetchedPartition = reply.partitions[0]
@@ -117,26 +121,18 @@ def _end_of(fetched: leader_pb.FetchedPartition, position: int) -> int:
     if not fetched.batches:
         return position
     last = fetched.batches[-1]
-    return int(last.first_offset + last.record_count)
+    return holes.next_offset(last.first_offset, last.record_count, holes.offsets_of(last))
 
 
 def _chunks(fetched: leader_pb.FetchedPartition, start: int, end: int) -> Iterator[Chunk]:
-    """The records [start, end) of a fetch, joined where they are consecutive: all of them are
-    (I14), but for those of a compacted topic."""
+    """The records at offsets [start, end) of a fetch, joined."""
     parts: list[pa.RecordBatch] = []
-    first_of_parts = behind_parts = start
+    offsets: list[pa.Int64Array] = []
     for batch in fetched.batches:
-        first, behind = batch.first_offset, batch.first_offset + batch.record_count
-        low, high = max(first, start), min(behind, end)
-        if low >= high:
-            continue
-        if parts and low != behind_parts:
-            yield Chunk(first_of_parts, joined(parts))
-            parts = []
-        if not parts:
-            first_of_parts = low
-        rows = records.decode(batch.encoding, batch.payload)
-        parts.append(rows.slice(low - first, high - low))
-        behind_parts = high
+        before, chosen = holes.within(batch, start, end)
+        if len(chosen):
+            rows = records.decode(batch.encoding, batch.payload)
+            parts.append(rows.slice(before, len(chosen)))
+            offsets.append(pa.array(chosen))
     if parts:
-        yield Chunk(first_of_parts, joined(parts))
+        yield Chunk(pa.concat_arrays(offsets), joined(parts))

@@ -4,8 +4,9 @@ A position vector is written as the Kafka source writes it, {"topic": {"0": 5}},
 know works as `startingOffsets`. In checkpoints an entry "~topicIds" is added, which no topic can be
 named: a topic that was deleted and created again is another topic.
 
-Invariants: positions are offsets of the committed log, hence dense; ranges are half-open; a limited
-step takes min(limit, backlog) records exactly and never goes back.
+Invariants: positions are offsets of the committed log, and may be those of records that compaction
+took out; ranges are half-open; a limited step takes min(limit, backlog) offsets exactly and never
+goes back. A compacted topic has fewer records than offsets.
 """
 
 from __future__ import annotations
@@ -53,14 +54,14 @@ class Vector:
 
 
 class OffsetRange(NamedTuple):
-    """Records [start, end) of one partition."""
+    """Offsets [start, end) of one partition."""
 
     partition: TopicPartition
     start: int
     end: int
 
     @property
-    def record_count(self) -> int:
+    def offset_count(self) -> int:
         return self.end - self.start
 
 
@@ -124,7 +125,7 @@ def from_json(document: Mapping[str, Any]) -> Vector:
 
 
 def limit_step(start: Positions, latest: Positions, limit: int) -> dict[TopicPartition, int]:
-    """Where a step of at most `limit` records ends: each partition gets its share by backlog, what
+    """Where a step of at most `limit` offsets ends: each partition gets its share by backlog, what
     rounding leaves goes to the largest remainders. Partitions that `start` lacks do not move."""
     backlog = {tp: max(0, end - start.get(tp, end)) for tp, end in latest.items()}
     total = sum(backlog.values())
@@ -169,16 +170,16 @@ def ranges(
     whole = [OffsetRange(tp, start[tp], end[tp]) for tp in sorted(end) if start[tp] < end[tp]]
     if min_partitions is None or len(whole) >= min_partitions:
         return whole
-    total = sum(part.record_count for part in whole)
+    total = sum(part.offset_count for part in whole)
     pieces: list[OffsetRange] = []
     for part in whole:
-        wanted = max(1, round(min_partitions * part.record_count / total))
-        pieces.extend(_split(part, min(wanted, part.record_count)))
+        wanted = max(1, round(min_partitions * part.offset_count / total))
+        pieces.extend(_split(part, min(wanted, part.offset_count)))
     return pieces
 
 
 def _split(part: OffsetRange, pieces: int) -> Sequence[OffsetRange]:
-    edges = [part.start + part.record_count * piece // pieces for piece in range(pieces + 1)]
+    edges = [part.start + part.offset_count * piece // pieces for piece in range(pieces + 1)]
     return [OffsetRange(part.partition, low, high) for low, high in itertools.pairwise(edges)]
 
 

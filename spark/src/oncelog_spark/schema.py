@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -68,9 +67,14 @@ def source_arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def source_batch(
-    records: pa.RecordBatch, schema: pa.Schema, *, topic: str, partition: int, first_offset: int
+    records: pa.RecordBatch,
+    schema: pa.Schema,
+    *,
+    topic: str,
+    partition: int,
+    offsets: pa.Int64Array,
 ) -> pa.RecordBatch:
-    """Records of the log as a batch of the source."""
+    """Records of the log, with the offset of each, as a batch of the source."""
     count = records.num_rows
     columns: list[pa.Array] = []
     for field in schema:
@@ -79,7 +83,7 @@ def source_batch(
         elif field.name == "partition":
             column = pa.repeat(pa.scalar(partition, pa.int32()), count)
         elif field.name == "offset":
-            column = _count_up(first_offset, count)
+            column = offsets
         else:
             column = records.column(field.name)
         columns.append(column if column.type == field.type else column.cast(field.type))
@@ -121,8 +125,3 @@ def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 def _none(column: Any) -> pa.Array:
     return pa.nulls(0, column.type)
-
-
-def _count_up(first: int, count: int) -> pa.Array:
-    ones = pa.repeat(pa.scalar(1, pa.int64()), count)
-    return pc.cumulative_sum(ones, start=first - 1)

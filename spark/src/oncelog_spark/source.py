@@ -410,6 +410,4 @@ def _read(
         fail_on_data_loss=options.fail_on_data_loss,
     )
     for chunk in chunks:
-        yield source_batch(
-            chunk.rows, schema, topic=topic, partition=number, first_offset=chunk.first_offset
-        )
+        yield source_batch(chunk.rows, schema, topic=topic, partition=number, offsets=chunk.offsets)

@@ -100,8 +100,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog._core.units:Unit.count",
-                "self.next_offset = piece.first_offset + records",
-                "self.next_offset = self.first_offset + self.record_count",
+                "holes.next_offset(piece.first_offset, records, offsets)",
+                "self.first_offset + self.record_count",
             ),
         ),
         {
@@ -117,8 +117,9 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_spark.fetch:_chunks",
-                "if parts and low != behind_parts:",
-                "if parts and low < behind_parts:",
+                "yield Chunk(pa.concat_arrays(offsets), joined(parts))",
+                "first, rows = offsets[0][0].as_py(), joined(parts)\n"
+                "        yield Chunk(pa.array(range(first, first + len(rows))), rows)",
             ),
         ),
         {

@@ -13,8 +13,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_spark.fetch:_end_of",
-                "last.first_offset + last.record_count",
-                "last.first_offset + last.record_count + 1",
+                "last.first_offset, last.record_count, holes",
+                "last.first_offset, last.record_count + 1, holes",
             ),
         ),
         {
@@ -46,8 +46,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_spark.fetch:_chunks",
-                "rows.slice(low - first, high - low)",
-                "rows.slice(0, high - low)",
+                "rows.slice(before, len(chosen))",
+                "rows.slice(0, len(chosen))",
             ),
         ),
         {

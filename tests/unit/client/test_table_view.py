@@ -182,7 +182,7 @@ def test_i3_a_batch_that_is_taken_in_pieces_is_shown_whole(monkeypatch: pytest.M
 
 def test_caught_up_waits_for_what_could_be_read_when_it_was_called() -> None:
     async def work(table: TableView, transport: ScriptedTransport) -> None:
-        with pytest.raises(errors.Unavailable, match="partition 0 shows 1 of 3 records") as caught:
+        with pytest.raises(errors.Unavailable, match="partition 0 is at offset 1 of 3") as caught:
             await table.caught_up(timeout_s=5.0)
         assert "within 5.0 s" in caught.value.message
         assert table == {b"a": b"1"}

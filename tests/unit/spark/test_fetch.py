@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+from bisect import bisect_right
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +15,7 @@ from oncelog_spark.fetch import DataLoss, read_range
 from oncelogpb import errors
 from oncelogpb.v1 import partition_leader_pb2 as leader
 from oncelogpb.v1 import types_pb2 as pb
+from tests.unit.client.compacted import partition_of
 from tests.unit.spark.leaders import TOPIC_ID, Leaders
 
 PARTITION = pb.Partition(topic_id=TOPIC_ID, number=0)
@@ -19,11 +24,13 @@ PARTITION = pb.Partition(topic_id=TOPIC_ID, number=0)
 def offsets(leaders: Leaders, start: int, end: int, *, mind: bool = True) -> list[tuple[int, int]]:
     """(offset as it is given, offset that the value names) of each record."""
     return [
-        (chunk.first_offset + index, int(value))
+        (offset, int(value))
         for chunk in read_range(
             leaders.protocol, PARTITION, start, end, name="t/0", fail_on_data_loss=mind
         )
-        for index, value in enumerate(chunk.rows.column("value").to_pylist())
+        for offset, value in zip(
+            chunk.offsets.tolist(), chunk.rows.column("value").to_pylist(), strict=True
+        )
     ]
 
 
@@ -74,6 +81,40 @@ def test_i14_offsets_are_kept_where_records_between_were_compacted_away() -> Non
     for start in range(12):
         for end in range(start, 13):
             assert offsets(leaders, start, end) == [(n, n) for n in kept if start <= n < end]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_i14_ranges_of_a_compacted_topic_have_what_is_left_of_them(seed: int) -> None:
+    """However the ranges are cut, also where nothing is left of one, and at the end of the log;
+    what was taken out is no loss."""
+    dice = random.Random(seed)
+    log = partition_of(dice, kept_share=dice.random())
+    blocks = list(log.blocks())
+
+    def serves(request: leader.FetchRequest) -> leader.FetchReply:
+        assert request.with_offsets
+        [asked] = request.partitions
+        begin = bisect_right(log.edges, asked.offset)
+        told = [batch for block in blocks[begin:][: dice.randrange(1, 3)] for batch in block]
+        part = leader.FetchedPartition(partition=PARTITION, end_offset=log.end, batches=told)
+        return leader.FetchReply(partitions=[part])
+
+    leaders = Leaders([log.end])
+    leaders.script["fetch"] = [serves] * 1000
+    edges = sorted({0, log.end, *(dice.randrange(log.end + 1) for _ in range(4))})
+    found = [
+        (low, offset, value)
+        for low, high in pairwise(edges)
+        for chunk in read_range(
+            leaders.protocol, PARTITION, low, high, name="t/0", fail_on_data_loss=True
+        )
+        for offset, value in zip(
+            chunk.offsets.tolist(), chunk.rows.column("value").to_pylist(), strict=True
+        )
+    ]
+    assert found == [
+        (max(edge for edge in edges if edge <= it.offset), it.offset, it.value) for it in log.kept
+    ]
 
 
 def test_nothing_for_a_while_is_waited_for_and_for_ever_is_a_loss(

@@ -103,7 +103,7 @@ def test_ranges_cover_each_record_once(
         edges = [at, *(part.end for part in mine)]
         assert [part.start for part in mine] == edges[:-1]
         assert edges[-1] == at + lag
-        assert all(part.record_count > 0 for part in mine)
+        assert all(part.offset_count > 0 for part in mine)
 
 
 def test_without_min_partitions_a_partition_is_one_range() -> None:

@@ -50,14 +50,14 @@ def struct(**columns: DataType) -> StructType:
 def test_batches_equal_what_spark_compares_them_with() -> None:
     records = make_batch([b"k", None], [b"v", None], 5, [[("h", b"1"), ("h", None)], None])
     schema = source_arrow_schema(SOURCE)
-    batch = source_batch(records, schema, topic="t", partition=2, first_offset=40)
+    batch = source_batch(records, schema, topic="t", partition=2, offsets=pa.array([40, 43]))
     assert batch.schema.equals(to_arrow_schema(SOURCE, timezone="UTC"))
     batch.validate(full=True)
     row = batch.slice(0, 1).to_pylist()[0]
     assert (row["key"], row["value"], row["topic"]) == (b"k", b"v", "t")
     assert (row["partition"], row["offset"]) == (2, 40)
     assert row["headers"] == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
-    assert batch.column("offset").to_pylist() == [40, 41]
+    assert batch.column("offset").to_pylist() == [40, 43]
     assert batch.column("headers").to_pylist()[1] is None
 
 
@@ -68,7 +68,7 @@ def test_a_chosen_part_of_the_columns_is_honoured_in_its_order() -> None:
         source_arrow_schema(chosen),
         topic="t",
         partition=0,
-        first_offset=0,
+        offsets=pa.array([0]),
     )
     assert batch.to_pylist() == [{"offset": 0, "value": b"v"}]
 

@@ -7,7 +7,8 @@ Each part (of a TxId and a writer) has a file of its own, to which is appended, 
 with the part. Nothing is synced: after a crash the files are worthless, the journal has it all.
 
     a file:    batch*
-    a batch:   record count, encoding, CRC32C, length (4 bytes each, little-endian) │ payload
+    a batch:   record count, encoding, CRC32C, length of each of what follows (4 bytes each,
+               little-endian) │ payload │ offsets
 
 The directory of a consumer lies in `buffer_dir`, is readable by its user alone, and goes when the
 consumer is closed. Its process has locked the directory itself, which cleaners of temporary files
@@ -46,7 +47,7 @@ BATCH_OVERHEAD_BYTES: Final = 256
 # Parts that go to disk one after the other, at most, where that makes enough room: each is a file.
 SPILLED_AT_ONCE_MAX: Final = 32
 READ_BYTES: Final = 1024 * 1024
-_HEAD: Final = struct.Struct("<IIII")
+_HEAD: Final = struct.Struct("<IIIII")
 _NAME: Final = "consumer-"
 _ABANDONED: Final = "abandoned-"
 
@@ -155,10 +156,9 @@ class HeldBatches:
             with open(self._path(part), "r+b" if part.spilled_bytes else "wb") as file:
                 file.seek(part.spilled_bytes)
                 for batch in part.held:
-                    head = _HEAD.pack(
-                        batch.record_count, batch.encoding, batch.crc32c, len(batch.payload)
-                    )
+                    head = _HEAD.pack(*batch[:3], len(batch.payload), len(batch.offsets))
                     size += file.write(head) + file.write(batch.payload)
+                    size += file.write(batch.offsets)
         except OSError as error:
             raise BufferFailed(
                 f"{part.held_bytes} bytes of open transactions cannot be written to "
@@ -176,14 +176,16 @@ class HeldBatches:
         try:
             file = self._reader(part)
             head = file.read(_HEAD.size)
-            count, encoding, crc32c, length = _HEAD.unpack(head)
+            count, encoding, crc32c, length, offsets_length = _HEAD.unpack(head)
             payload = file.read(length)
+            offsets = file.read(offsets_length)
         except (OSError, struct.error) as error:
             raise self._damaged(part, str(error)) from error
-        if len(payload) != length or records.checksum(payload) != crc32c:
+        is_whole = len(payload) == length and len(offsets) == offsets_length
+        if not is_whole or records.checksum(payload) != crc32c:
             raise self._damaged(part, "a batch does not match its checksum")
-        part.read_bytes += _HEAD.size + length
-        return HeldBatch(count, encoding, crc32c, payload)
+        part.read_bytes += _HEAD.size + length + offsets_length
+        return HeldBatch(count, encoding, crc32c, payload, offsets)
 
     def _reader(self, part: Part) -> BinaryIO:
         if self._reading is None or self._reading[0] is not part:
@@ -288,4 +290,4 @@ def _locked(directory: Path) -> int | None:
 
 
 def _cost(batch: HeldBatch) -> int:
-    return len(batch.payload) + BATCH_OVERHEAD_BYTES
+    return len(batch.payload) + len(batch.offsets) + BATCH_OVERHEAD_BYTES

@@ -1,6 +1,6 @@
 """What a consumer gives: a batch of records, backed by what came over the wire.
 
-A batch holds chunks, each of one partition with consecutive offsets. Nothing is decoded before it
+A batch holds chunks, each of one partition with ascending offsets. Nothing is decoded before it
 is asked for: `.records()` goes over the columns without making an object more than the record
 itself, `.table` hands out Arrow without copying what is not compressed.
 
@@ -19,6 +19,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from oncelog._core import holes
+from oncelog._core.holes import Offsets
 from oncelog._core.merged import Merged
 from oncelog._core.units import Written
 from oncelogpb import records
@@ -44,8 +46,9 @@ class TopicPartition(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One record. `offset` counts committed records of the partition from 0, without gaps; with
-    isolation uncommitted it is a journal offset. `timestamp_us`: microseconds since 1970."""
+    """One record. `offset` counts committed records of the partition from 0, without gaps, but for
+    what compaction took out of a compacted topic; with isolation uncommitted it is a journal
+    offset. `timestamp_us`: microseconds since 1970."""
 
     topic: str
     partition: int
@@ -62,8 +65,9 @@ class Record(NamedTuple):
 
 
 class Chunk:
-    """Consecutive records of one partition, decoded when asked. `skip` and `count` choose a part of
-    the payload: batches are not cut on the wire."""
+    """Neighbours in one partition, decoded when asked. `skip` and `count` choose a part of the
+    payload: batches are not cut on the wire. One of no record says that there is none before its
+    first offset."""
 
     __slots__ = (
         "_arrow",
@@ -72,6 +76,7 @@ class Chunk:
         "first_offset",
         "is_last",
         "merged",
+        "offsets",
         "partition",
         "payload",
         "skip",
@@ -92,8 +97,10 @@ class Chunk:
         written: Written | None = None,
         is_last: bool = False,
         merged: Merged | None = None,
+        offsets: Offsets | None = None,
     ) -> None:
-        """`written`, `is_last`, `merged`: only for who asked for whole transactions."""
+        """`written`, `is_last`, `merged`: only for who asked for whole transactions. `offsets`: of
+        each record that is chosen, where they do not follow each other."""
         self.topic = topic
         self.partition = partition
         # Of the first record that is chosen.
@@ -108,11 +115,22 @@ class Chunk:
         self.is_last = is_last
         # Whose the records of the payload are, where it was merged from several.
         self.merged = merged
+        self.offsets = offsets
         self._arrow: pa.RecordBatch | None = None
 
     @property
     def next_offset(self) -> int:
-        return self.first_offset + self.count
+        return holes.next_offset(self.first_offset, self.count, self.offsets)
+
+    def offset_at(self, place: int) -> int:
+        """Of a record that is chosen."""
+        return self.first_offset + place if self.offsets is None else int(self.offsets[place])
+
+    def offsets_of_all(self) -> Offsets:
+        """Of each record that is chosen."""
+        if self.offsets is not None:
+            return self.offsets
+        return np.arange(self.first_offset, self.next_offset, dtype=np.int64)
 
     def split(self, count: int) -> tuple[Chunk, Chunk]:
         """The first `count` records and the rest; both share the payload."""
@@ -143,7 +161,7 @@ class Chunk:
 
     def _from_rows(self) -> Iterator[Record]:
         rows = records.decode_rows(self.payload).rows[self.skip : self.skip + self.count]
-        for offset, row in enumerate(rows, self.first_offset):
+        for offset, row in zip(self._each_offset(), rows, strict=True):
             yield Record(
                 self.topic,
                 self.partition,
@@ -162,7 +180,7 @@ class Chunk:
         columns = (
             itertools.repeat(self.topic, self.count),
             itertools.repeat(self.partition),
-            range(self.first_offset, self.next_offset),
+            self._each_offset(),
             _nullable(batch.column(0)),
             _nullable(batch.column(1)),
             _timestamps(batch.column(2)),
@@ -171,11 +189,20 @@ class Chunk:
         # tuple.__new__(Record, columns) without a line of Python per record.
         return map(partial(tuple.__new__, Record), zip(*columns, strict=False))
 
+    def _each_offset(self) -> Sequence[int]:
+        if self.offsets is None:
+            return range(self.first_offset, self.next_offset)
+        offsets: list[int] = self.offsets.tolist()
+        return offsets
+
+    def _offsets_within(self, start: int, count: int) -> Offsets | None:
+        return None if self.offsets is None else self.offsets[start : start + count]
+
     def _part(self, start: int, count: int) -> Chunk:
         return Chunk(
             self.topic,
             self.partition,
-            first_offset=self.first_offset + start,
+            first_offset=self.offset_at(start),
             encoding=self.encoding,
             payload=self.payload,
             skip=self.skip + start,
@@ -183,6 +210,7 @@ class Chunk:
             written=self.written,
             is_last=self.is_last and start + count == self.count,
             merged=self.merged,
+            offsets=self._offsets_within(start, count),
         )
 
     def cut(self) -> Chunk:
@@ -200,6 +228,7 @@ class Chunk:
             count=self.count,
             written=self.written,
             is_last=self.is_last,
+            offsets=self.offsets,
         )
 
     def by_run(self) -> Iterator[Chunk]:
@@ -210,16 +239,18 @@ class Chunk:
         end = self.skip + self.count
         for run in self.merged.runs(self.skip, self.count):
             encoding, payload = cut.cut(run.start, run.record_count)
+            place = run.start - self.skip
             yield Chunk(
                 self.topic,
                 self.partition,
-                first_offset=self.first_offset + run.start - self.skip,
+                first_offset=self.offset_at(place),
                 encoding=encoding,
                 payload=payload,
                 skip=0,
                 count=run.record_count,
                 written=run.written,
                 is_last=self.is_last or run.start + run.record_count < end,
+                offsets=self._offsets_within(place, run.record_count),
             )
 
 
@@ -256,7 +287,7 @@ class Batch:
 
     @property
     def chunks(self) -> tuple[Chunk, ...]:
-        """Each of one partition, with consecutive offsets."""
+        """Each of one partition, with ascending offsets."""
         return self._chunks
 
     def __len__(self) -> int:
@@ -317,7 +348,7 @@ def _places(chunks: Sequence[Chunk]) -> list[pa.ChunkedArray]:
         count = sum(it.count for it in group)
         topics.append(pa.repeat(pa.scalar(topic, pa.string()), count))
         partitions.append(pa.repeat(pa.scalar(partition, pa.int32()), count))
-    offsets = [np.arange(it.first_offset, it.next_offset, dtype=np.int64) for it in chunks]
+    offsets = [it.offsets_of_all() for it in chunks]
     return [
         pa.chunked_array(topics),
         pa.chunked_array(partitions),

@@ -356,6 +356,8 @@ class FetchedBatch(google.protobuf.message.Message):
     record_count: builtins.int
     """Positions it covers, unless it has holes (`offsets`): first_offset + record_count is where the next
     one begins or later. 1 for the control kinds of RAW, which hold no record but one journal offset.
+    0: all records up to first_offset, from what came before or was asked for, were compacted away: read
+    on there. So a reader comes to the end of a log whose last records are gone.
     """
     encoding: oncelogpb.v1.types_pb2.Encoding.ValueType
     crc32c: builtins.int

@@ -201,6 +201,17 @@ class Across:
         self._see(gathered)
         return None
 
+    def pass_over(self, partition: PartitionKey, to: int) -> Move | None:
+        """No record stands there between what was added last and `to`. How that moves the
+        position."""
+        line = self._lines[partition]
+        line.end = to
+        if line.entries:
+            line.entries[-1].unit.next_offset = to
+            return None
+        line.position = to
+        return Move(partition, to, line.beyond)
+
     def learn(self, gathered: Gathered, told: Told) -> None:
         """What its coordinator says, the first time or again."""
         if self._gathered.get(gathered.tx_id) is not gathered:

@@ -178,6 +178,11 @@ class Latest:
                 self._show(partition)
         self._require_room()
 
+    def end(self, partition: int) -> None:
+        """Nothing follows there of the transaction that was added last."""
+        if partition in self._held:
+            self._show(partition)
+
     def drop(self, partition: int) -> None:
         """All that was added of it lies before the first record that is kept: it was deleted."""
         self._held.pop(partition, None)

@@ -45,6 +45,8 @@ class HeldBatch(NamedTuple):
     encoding: int
     crc32c: int
     payload: bytes
+    # Of each record (`oncelog._core.holes`), as bytes; none where they follow each other.
+    offsets: bytes = b""
 
 
 class Arrived(NamedTuple):

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from oncelog._core import holes
 from oncelog._core.pending import HeldBatch, Holder, Part
 from oncelog._core.routing import PartitionKey
 
@@ -68,7 +69,7 @@ class Unit:
         self.skip = first.skip
         self.record_count = 0
         # Of each batch: that of its first record that counts. In a compacted topic they need not
-        # follow each other.
+        # follow each other, nor do those of the records of one.
         self.offsets: list[int] = []
         self.next_offset = first.first_offset
         self.part = Part()
@@ -82,7 +83,8 @@ class Unit:
         records = piece.batch.record_count - piece.skip
         self.record_count += records
         self.offsets.append(piece.first_offset)
-        self.next_offset = piece.first_offset + records
+        offsets = holes.unpacked(piece.batch.offsets)
+        self.next_offset = holes.next_offset(piece.first_offset, records, offsets)
 
 
 class Units:
@@ -115,6 +117,20 @@ class Units:
         self._holder.hold(unit.part, piece.batch)
         if piece.is_last or not piece.written.tx_id:
             self._end(unit)
+
+    def pass_over(self, partition: PartitionKey, to: int, *, is_last: bool) -> bool:
+        """No record stands there before `to`. `is_last`: nor does anything of what was begun behind
+        it. True: what is gathered of it is read up to there; False: nothing is gathered."""
+        begun = self._begun.get(partition)
+        unit = begun or next(
+            (it for it in reversed(self._whole) if it.partition == partition), None
+        )
+        if unit is None:
+            return False
+        unit.next_offset = to
+        if unit is begun and is_last:
+            self._end(unit)
+        return True
 
     def drop_changed(self, editions: Mapping[PartitionKey, int]) -> None:
         """What was gathered for positions that are not any more."""

@@ -153,6 +153,11 @@ class TransactionsAcross(Gathering[WholeTransaction]):
         ]
         return WholeTransaction(tuple(sorted(parts, key=lambda part: (part.topic, part.partition))))
 
+    def _pass_over(self, partition: PartitionKey, to: int) -> None:
+        move = self._across.pass_over(partition, to)
+        if move is not None:
+            self._move(move)
+
     def _move(self, move: Move) -> None:
         self._positions.given_across(move.partition, move.position, move.beyond)
 

@@ -235,7 +235,8 @@ class Consumer:
             return None
 
     def _give(self) -> Batch | None:
-        """None: what came next was deleted and is passed over; or `_transactions` have it."""
+        """None: what came next was deleted, or compacted away, and is passed over; or
+        `_transactions` have it."""
         if self._transactions is not None:
             self._transactions.take()
             return None
@@ -243,7 +244,9 @@ class Consumer:
         taken = self._prefetcher.take(self._options.batch_records_max)
         for partition, chunk in taken:
             self._positions.given(partition, chunk.next_offset)
-        return Batch([chunk for _, chunk in taken]) if taken else None
+        # What holds none told only that there is none up to there.
+        chunks = [chunk for _, chunk in taken if chunk.count]
+        return Batch(chunks) if chunks else None
 
     @overload
     def transactions(self, *, across: Literal[False] = False) -> Transactions: ...
@@ -321,8 +324,8 @@ class Consumer:
         return (await self._offsets.look_up([self._assigned.key(topic, partition)], "latest"))[0]
 
     async def lag(self) -> dict[TopicPartition, int]:
-        """Of each partition that it reads: how many records it has not given yet, of those that can
-        be read now."""
+        """Of each partition that it reads: how many offsets lie before its end, as it can be read
+        now. So many records it has not given yet, or fewer where the topic is compacted."""
         self._require_usable()
         await self._start_unknown()
         return await self._offsets.lag()

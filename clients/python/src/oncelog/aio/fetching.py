@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from oncelog._core import retries
+from oncelog._core import holes, retries
 from oncelog._core.deletions import Deletions, Gap, gap_of
 from oncelog._core.merged import Merged
 from oncelog._core.positions import Positions
@@ -171,9 +171,9 @@ class Prefetcher:
         return bool(done) and self.is_ready
 
     def take(self, records_max: int) -> list[tuple[PartitionKey, Chunk]]:
-        """What is queued, up to so many records. Raises an error that was met, once all before it
-        was taken. Nothing, though there was something: what should come next was deleted, and is
-        passed over; `follow_positions` goes on behind it."""
+        """What is queued, up to so many records; some of it may hold none. Raises an error that
+        was met, once all before it was taken. Nothing, though there was something: what should come
+        next was deleted, and is passed over; `follow_positions` goes on behind it."""
         taken: list[tuple[PartitionKey, Chunk]] = []
         room = records_max
         while self._queue and room:
@@ -192,17 +192,21 @@ class Prefetcher:
                     else:
                         self._pass_over(head.partitions[0], head.gap)
                 break
-            self._queue.popleft()
-            partition, chunk = head
-            if chunk.count > room:
-                chunk, rest = chunk.split(room)
-                self._queue.appendleft((partition, rest))
-            else:
-                self._queued_bytes -= len(chunk.payload)
-            taken.append((partition, chunk))
-            room -= chunk.count
+            taken.append(self._take_of(head, room))
+            room -= taken[-1][1].count
         self._taken.set()
         return taken
+
+    def _take_of(self, head: tuple[PartitionKey, Chunk], room: int) -> tuple[PartitionKey, Chunk]:
+        """Of what is queued first, up to so many records."""
+        self._queue.popleft()
+        partition, chunk = head
+        if chunk.count > room:
+            chunk, rest = chunk.split(room)
+            self._queue.appendleft((partition, rest))
+        else:
+            self._queued_bytes -= len(chunk.payload)
+        return partition, chunk
 
     def take_next(
         self, is_waited_for: Callable[[PartitionKey], bool]
@@ -217,8 +221,11 @@ class Prefetcher:
         if not self._queue:
             return None
         head = self._queue[0]
-        taken = self.take(1 if isinstance(head, _Trouble) else head[1].count)
-        return taken[0] if taken else None
+        if isinstance(head, _Trouble):
+            self.take(1)
+            return None
+        self._taken.set()
+        return self._take_of(head, head[1].count)
 
     def bring_back(self, is_waited_for: Callable[[PartitionKey], bool]) -> None:
         """What was set aside comes next, where nothing before it is waited for any more."""
@@ -421,6 +428,7 @@ class Prefetcher:
             isolation=isolation,
             max_bytes=min(REPLY_BYTES, self._bytes_max),
             with_units=self.tells_written,
+            with_offsets=True,
         )
         for partition in partitions:
             request.partitions.add(partition=partition.wire(), offset=self._next(partition))
@@ -481,23 +489,25 @@ class Prefetcher:
         if batch.kind != partition_leader_pb2.FetchedBatch.KIND_DATA:
             return
         wanted = self._positions.fetch_position(partition)
-        following = batch.first_offset + batch.record_count
+        offsets = holes.offsets_of(batch)
+        following = holes.next_offset(batch.first_offset, batch.record_count, offsets)
         if wanted is None or following <= wanted:
             return
         if records.checksum(batch.payload) != batch.crc32c:
             raise errors.CorruptBatch(
                 f"the batch at offset {batch.first_offset} does not match its checksum"
             )
-        skip = max(0, wanted - batch.first_offset)
+        skip = holes.skipped(wanted, batch.first_offset, offsets)
         name = self._names[partition]
         chunk = Chunk(
             name.topic,
             name.partition,
-            first_offset=batch.first_offset + skip,
+            first_offset=batch.first_offset + skip if offsets is None else int(offsets[skip]),
             encoding=batch.encoding,
             payload=batch.payload,
             skip=skip,
             count=batch.record_count - skip,
+            offsets=None if offsets is None else offsets[skip:],
         )
         if self.tells_written:
             chunk.written = written_of(batch)

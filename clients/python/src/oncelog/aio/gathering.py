@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Generic, Protocol, Self, TypeVar
 
+from oncelog._core import holes
 from oncelog._core.pending import HeldBatch, Holder
 from oncelog._core.positions import Positions
 from oncelog._core.routing import PartitionKey
@@ -149,7 +150,13 @@ class Gathering(ABC, Generic[T]):
                 return
             partition, chunk = taken
             edition = editions.get(partition, -1)
-            if chunk.merged is None:
+            if not chunk.count:
+                to = chunk.next_offset
+                if partition in editions and not self._units.pass_over(
+                    partition, to, is_last=chunk.is_last
+                ):
+                    self._pass_over(partition, to)
+            elif chunk.merged is None:
                 self._waiting = edition, partition, chunk
                 self._gather(editions)
             else:
@@ -205,6 +212,10 @@ class Gathering(ABC, Generic[T]):
             self._held.release(unit.part)
         self._given.clear()
 
+    def _pass_over(self, partition: PartitionKey, to: int) -> None:
+        """No record stands there before `to`, behind what was gathered and taken of it."""
+        self._positions.given(partition, to)
+
     def _waits(self, partition: PartitionKey) -> bool:
         """What is whole of it is not given yet."""
         return False
@@ -225,7 +236,12 @@ def _piece(partition: PartitionKey, chunk: Chunk) -> Piece:
     # What lies in front was given before, by another batch maybe that this one overlaps.
     chunk = chunk.cut()
     assert chunk.written is not None, "the prefetcher was told to say who wrote it"
+    assert not chunk.skip, "it was cut"
     batch = HeldBatch(
-        chunk.skip + chunk.count, chunk.encoding, records.checksum(chunk.payload), chunk.payload
+        chunk.count,
+        chunk.encoding,
+        records.checksum(chunk.payload),
+        chunk.payload,
+        holes.packed(chunk.offsets),
     )
     return Piece(partition, chunk.written, chunk.first_offset, batch, chunk.skip, chunk.is_last)

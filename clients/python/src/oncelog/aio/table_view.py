@@ -369,6 +369,10 @@ class TableView(Mapping[bytes, bytes]):
             self._forgetting = asyncio.get_running_loop().create_task(self._forget_removed())
 
     def _add(self, chunk: Chunk) -> None:
+        if not chunk.count:
+            if chunk.is_last:
+                self._latest.end(chunk.partition)
+            return
         assert chunk.written is not None, "the prefetcher was told to say who wrote it"
         if chunk.merged is None:
             self._latest.add(
@@ -389,7 +393,7 @@ class TableView(Mapping[bytes, bytes]):
                 _Rows(keys[first:behind], values[first:behind]),
                 tx_id=run.written.tx_id,
                 time_ms=run.written.time_ms,
-                first_offset=chunk.first_offset + first,
+                first_offset=chunk.offset_at(first),
                 is_last=chunk.is_last or behind < chunk.count,
             )
 
@@ -436,7 +440,7 @@ class TableView(Mapping[bytes, bytes]):
             position = self._following.position(partition)
             shown = None if position is None else self._latest.shown_up_to(partition, position)
             if shown is None or shown < end:
-                left.append(f"partition {partition} shows {shown or 0} of {end} records")
+                left.append(f"partition {partition} is at offset {shown or 0} of {end}")
         return left
 
     def _too_slow(self, left: list[str], timeout_s: float, began_ms: float) -> errors.Unavailable:

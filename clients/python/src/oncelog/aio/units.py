@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from oncelog._core import holes
 from oncelog._core.pending import HeldBatch
 from oncelog._core.units import Unit, pieces_of
 from oncelog.aio.gathering import IDLE_S, Gathering
@@ -40,7 +41,7 @@ class CommittedTransaction:
         # When it became readable, milliseconds since 1970.
         self.committed_ms = unit.written.time_ms
         # Of its first record, and how many there are. Where this consumer began in the middle of
-        # the transaction: of the rest.
+        # the transaction: of the rest; in a compacted topic: of what is left of it.
         self.first_offset = unit.first_offset
         self.record_count = unit.record_count
         self._unit = unit
@@ -55,6 +56,7 @@ class CommittedTransaction:
         self._require_there(is_begun=self._is_begun)
         self._is_begun = True
         for offset, skip, batch in pieces_of(unit, self._batches()):
+            offsets = holes.unpacked(batch.offsets)
             chunk = Chunk(
                 self.topic,
                 self.partition,
@@ -63,6 +65,7 @@ class CommittedTransaction:
                 payload=batch.payload,
                 skip=skip,
                 count=batch.record_count - skip,
+                offsets=None if offsets is None else offsets[skip:],
             )
             yield Batch([chunk])
 
