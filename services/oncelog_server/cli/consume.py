@@ -111,7 +111,8 @@ def consume(
 
     \b
     Fields of a FORMAT:
-      {topic} {partition} {offset} {tx_id}   where it stands, and of which transaction
+      {topic} {partition} {offset}           where it stands
+      {tx_id} {producer_id} {visible}        of which transaction and producer, readable since
       {key} {value}                          as they are
       {timestamp}                            also {timestamp:ms} and {timestamp:us} since 1970
       {headers} {header.NAME}                name=value,...; one of them
@@ -130,6 +131,8 @@ def consume(
     described = session.topic(topic)
     chosen = chosen_partitions(described, numbers)
     progress = Group(session, group, isolation) if group else None
+    if progress is not None:
+        progress.require_no_members()
     committed = progress.fetch(described, chosen) if progress else {}
     positions = _start_positions(session, described, chosen, committed, begins, isolation)
     reader = Reader(session, described, ISOLATIONS[isolation], positions)
@@ -213,11 +216,11 @@ class _Writer:
     def _line(self, topic: str, record: Record) -> bytes:
         if record.row is None:
             return self._marker(topic, record)
-        tx_id = record.batch.tx_id
-        return self._format.render(Shown(topic, record.partition, record.offset, tx_id, record.row))
+        place, by = (topic, record.partition, record.offset), record.written
+        return self._format.render(Shown(*place, by.tx_id, record.row, by.producer_id, by.time_ms))
 
     def _marker(self, topic: str, record: Record) -> bytes:
-        kind, tx_id = KINDS.get(record.batch.kind, "control"), show_id(record.batch.tx_id)
+        kind, tx_id = KINDS.get(record.kind, "control"), show_id(record.written.tx_id)
         if not self._is_json:
             return f"# {kind} {tx_id}".encode()
         told: dict[str, Any] = {
@@ -225,7 +228,7 @@ class _Writer:
             "partition": record.partition,
             "offset": record.offset,
         }
-        if record.batch.tx_id:
+        if record.written.tx_id:
             told["tx_id"] = tx_id
         return json.dumps(told | {"marker": kind}).encode()
 

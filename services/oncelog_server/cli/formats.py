@@ -7,7 +7,9 @@ A format is a name of FORMATS, or a text with fields in braces:
     {timestamp}                     RFC 3339 in UTC; {timestamp:ms}, {timestamp:us} since 1970
     {headers}                       name=value, with commas between; {headers:json}
     {header.NAME}                   the value of the last header of that name
-    {tx_id}                         of the transaction; nothing for a plain record
+    {tx_id} {producer_id}           of the transaction, of who wrote it; nothing where there is none
+    {visible}                       since when it can be read (with --isolation uncommitted and raw:
+                                    when it was appended), like {timestamp}; {visible:ms}
 
 Bytes (keys, values, headers) go out as they are, or as {value:base64}, {value:hex}, {value:json}
 (null where there is none), {value:size}. Outside of braces, \\n \\t \\r \\0 \\\\ and \\xHH are what
@@ -63,6 +65,10 @@ class Shown(NamedTuple):
     # 0: plain.
     tx_id: int
     row: types_pb2.Row
+    # 0: of a plain batch without one.
+    producer_id: int = 0
+    # Milliseconds since 1970.
+    visible_ms: int = 0
 
     @property
     def key(self) -> Bytes:
@@ -122,6 +128,10 @@ def describe(record: Shown) -> dict[str, Any]:
     }
     if record.tx_id:
         described["tx_id"] = show_id(record.tx_id)
+    if record.producer_id:
+        described["producer_id"] = str(record.producer_id)
+    if record.visible_ms:
+        described["visible"] = show_micros(record.visible_ms * 1000)
     return (
         described
         | {"timestamp": show_micros(record.row.timestamp_us)}
@@ -259,4 +269,11 @@ _FIELDS: Final[dict[str, dict[str, Callable[[Shown], bytes]]]] = {
     },
     "headers": {"": _headers_text, "json": _headers_json},
     "tx_id": {"": lambda record: show_id(record.tx_id).encode() if record.tx_id else b""},
+    "producer_id": {
+        "": lambda record: show_id(record.producer_id).encode() if record.producer_id else b""
+    },
+    "visible": {
+        "": lambda record: show_micros(record.visible_ms * 1000).encode(),
+        "ms": lambda record: b"%d" % record.visible_ms,
+    },
 }

@@ -30,7 +30,7 @@ PIECE_BYTES_MAX: Final = 16 * 1024 * 1024
 # What a JSON object may say. Where a record stood says nothing about where it goes.
 _READ: Final = ("key", "key_base64", "value", "value_base64", "headers", "partition")
 _TIMES: Final = ("timestamp", "timestamp_us")
-_IGNORED: Final = ("topic", "offset", "tx_id")
+_IGNORED: Final = ("topic", "offset", "tx_id", "producer_id", "visible")
 _KNOWN: Final = (*_READ, *_TIMES, *_IGNORED)
 
 Headers = Sequence[tuple[str, bytes | None]]

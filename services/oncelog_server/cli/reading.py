@@ -4,16 +4,20 @@ positions of that topic."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
 from oncelog_server.cli.positions import EARLIEST, LATEST, Start, resolve_positions
 from oncelog_server.cli.session import Session
-from oncelogpb.errors import from_status
+from oncelogpb.errors import NotFound, PermissionDenied, UnknownMember, from_status
 from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from oncelogpb.v1 import types_pb2
+
+if TYPE_CHECKING:
+    from oncelog._core.units import Written
 
 ISOLATIONS: Final = {
     "committed": pb.ISOLATION_COMMITTED,
@@ -29,7 +33,9 @@ class Record(NamedTuple):
 
     partition: int
     offset: int
-    batch: pb.FetchedBatch
+    kind: pb.FetchedBatch.Kind.ValueType
+    # Whose it is, and when it became readable (of the journal: was appended).
+    written: Written
     row: types_pb2.Row | None
 
 
@@ -59,6 +65,8 @@ class Reader:
             isolation=self._isolation,
             format=pb.FORMAT_ROWS,
             max_wait_ms=wait_ms,
+            with_units=True,
+            with_offsets=True,
         )
         reply: pb.FetchReply = self._session.call("partition_leader.fetch", request)
         for fetched in reply.partitions:
@@ -93,18 +101,39 @@ class Reader:
         return types_pb2.Partition(topic_id=self.topic.topic_id, number=number)
 
     def _records(self, fetched: pb.FetchedPartition) -> Iterator[Record]:
+        from oncelog._core import holes
+
         number = fetched.partition.number
         for batch in fetched.batches:
+            first, written = batch.first_offset, _written(batch)
             if batch.kind not in (pb.FetchedBatch.KIND_DATA, pb.FetchedBatch.KIND_ONE_SHOT):
-                self.positions[number] = batch.first_offset + 1
-                yield Record(number, batch.first_offset, batch, None)
+                self.positions[number] = first + 1
+                yield Record(number, first, batch.kind, next(written), None)
                 continue
             rows = types_pb2.Rows.FromString(batch.payload).rows
-            for offset, row in enumerate(rows, start=batch.first_offset):
+            offsets = holes.offsets_of(batch)
+            each = range(first, first + len(rows)) if offsets is None else offsets.tolist()
+            for offset, row, by in zip(each, rows, written, strict=False):
                 # Batches are not cut: the first may begin below what was asked for.
                 if offset >= self.positions[number]:
                     self.positions[number] = offset + 1
-                    yield Record(number, offset, batch, row)
+                    yield Record(number, offset, batch.kind, by, row)
+            if not batch.record_count:
+                # No record stands before it.
+                self.positions[number] = max(self.positions[number], first)
+
+
+def _written(batch: pb.FetchedBatch) -> Iterator[Written]:
+    """Of each of its records. Raises CorruptBatch."""
+    from oncelog._core.merged import Merged
+    from oncelog._core.units import Written
+
+    if not batch.HasField("units"):
+        by = batch.producer
+        return repeat(Written(batch.tx_id, by.producer_id, by.generation, batch.time_ms))
+    count = batch.record_count
+    runs = Merged(batch.units, count).runs(0, count)
+    return chain.from_iterable(repeat(run.written, run.record_count) for run in runs)
 
 
 class Group:
@@ -117,6 +146,25 @@ class Group:
         self._view = types_pb2.VIEW_COMMITTED if committed else types_pb2.VIEW_JOURNAL
         # As the group has them; absent: nothing committed.
         self._committed: dict[int, int] = {}
+
+    def require_no_members(self) -> None:
+        """Raises UnknownMember: only they commit its offsets. Who may not look is told so by his
+        first commit."""
+        request = offsets_pb.DescribeGroupRequest(group=self._name)
+        try:
+            told = self._session.call("offset_manager.describe_group", request)
+        except (NotFound, PermissionDenied):
+            return
+        if not told.members:
+            return
+        first, *others = told.members
+        name = first.instance_id or first.client_id or first.member_id
+        more = f" and {len(others)} more" if others else ""
+        raise UnknownMember(
+            f"group {self._name!r} has living members, {name} on {first.host}{more}: they share "
+            "its partitions, and only they commit its offsets. Nothing was read: stop them, or "
+            "leave out --group to look at the records"
+        )
 
     def fetch(self, topic: pb.TopicDescription, numbers: Sequence[int]) -> dict[int, int]:
         """Where the group stands; partitions of which it has nothing are absent. Waits, up to

@@ -53,4 +53,21 @@ BUGS: Final = (
             ): "DID NOT RAISE",
         },
     ),
+    Bug(
+        "consume-reads-for-a-group-that-has-members",
+        "I23: `oncelog consume --group` prints nothing that it cannot commit",
+        (
+            Edit(
+                "oncelog_server.cli.consume:consume",
+                "progress.require_no_members()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "cli/test_records",
+                "test_i23_a_group_that_has_members_is_refused_before_anything_is_printed",
+            ): "== (1, "
+        },
+    ),
 )

@@ -111,4 +111,38 @@ BUGS: Final = (
             ): "At index"
         },
     ),
+    Bug(
+        "consume-waits-behind-holes",
+        "I14: `oncelog consume` passes over ranges of which nothing is left",
+        (
+            Edit(
+                "oncelog_server.cli.reading:Reader._records",
+                "max(self.positions[number], first)",
+                "self.positions[number]",
+            ),
+        ),
+        {
+            unit(
+                "cli/test_consuming",
+                "test_i14_what_is_left_of_a_compacted_topic_is_printed_at_its_offsets[3]",
+            ): "Right contains"
+        },
+    ),
+    Bug(
+        "all-of-a-merged-batch-is-one-transactions",
+        "`oncelog consume` says of each record whose it is",
+        (
+            Edit(
+                "oncelog_server.cli.reading:_written",
+                "repeat(run.written, run.record_count) for run in runs",
+                "repeat(run.written, count) for run in runs",
+            ),
+        ),
+        {
+            unit(
+                "cli/test_consuming",
+                "test_each_record_of_a_merged_batch_says_whose_it_is_and_since_when_it_is_readable",
+            ): "At index 2 diff"
+        },
+    ),
 )

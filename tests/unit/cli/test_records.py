@@ -11,7 +11,7 @@ import pytest
 from click.testing import Result
 
 from oncelog_server.cli import consume, lines, session
-from oncelogpb.errors import StalePosition
+from oncelogpb.errors import NotFound, PermissionDenied, StalePosition
 from oncelogpb.v1 import offset_manager_pb2, types_pb2
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from tests.unit.cli.scripted import TOPIC_ID, Cluster, json_of, partition, payments
@@ -184,6 +184,20 @@ def test_a_group_that_another_consumer_moved_is_told(run: Run) -> None:
     result = run(cluster, "consume payments --partition 0 --group g")
     assert result.exit_code == 1
     assert "STALE_POSITION" in result.stderr
+
+
+def test_i23_a_group_that_has_members_is_refused_before_anything_is_printed(run: Run) -> None:
+    cluster = Group(p0=2).cluster()
+    member = offset_manager_pb2.DescribedMember(member_id="m", client_id="shop", host="10.0.0.7")
+    cluster.answers["offset_manager.describe_group"] = offset_manager_pb2.DescribeGroupReply(
+        members=[member, member]
+    )
+    result = run(cluster, "consume payments --partition 0 --group g")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "group 'g' has living members, shop on 10.0.0.7 and 1 more" in result.stderr
+    for refusal in (PermissionDenied("no"), NotFound("none")):
+        cluster.answers["offset_manager.describe_group"] = refusal
+        assert run(cluster, "consume payments --partition 0 --group g --max 1").exit_code == 0
 
 
 def test_markers_of_a_raw_read(run: Run) -> None:
