@@ -6,6 +6,7 @@
 
 Each kind of transaction (so many rows of 100 B) is read back from all three in turns, as far as it
 is settled; then the same producer writes to a topic of each kind in turns, while settling runs.
+With `--alone` each topic has transactions of its own, which come as one message each.
 Left out: disks that are slower than memory, for all of it is in the page cache; several machines.
 """
 
@@ -37,8 +38,9 @@ VALUE: Final = b"v" * 100
 PRODUCERS: Final = 16
 PRODUCED: Final = 100_000
 LATENCIES: Final = 300
-REFERENCE, COPY, PLAIN = "reference", "copy", "plain"
+REFERENCE, COPY, AUTO, PLAIN = "reference", "copy", "auto", "plain"
 TOPICS: Final = (PLAIN, REFERENCE, COPY)
+PRODUCED_TO: Final = (REFERENCE, AUTO, COPY)
 # Small, so that there is much to settle soon; both kinds of topics pay for the snapshots.
 SNAPSHOT_EVERY_BYTES: Final = 256 << 10
 SETTLED_S_MAX: Final = 90.0
@@ -67,9 +69,10 @@ class ReadBack(NamedTuple):
 @click.command()
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1, 100))
 @click.option("--rows", multiple=True, type=click.Choice([str(rows) for rows in KINDS]))
+@click.option("--alone/--together", default=False)
 @click.option("--reading/--no-reading", default=True)
 @click.option("--producing/--no-producing", default=True)
-def main(rounds: int, rows: tuple[str, ...], reading: bool, producing: bool) -> None:
+def main(rounds: int, rows: tuple[str, ...], alone: bool, reading: bool, producing: bool) -> None:
     """Measure what settling gains and costs. See benchmarks/README.md."""
     options = ("--set", f"node.snapshot_every_bytes={SNAPSHOT_EVERY_BYTES}")
     with tempfile.TemporaryDirectory(prefix="oncelog-settling-") as folder:
@@ -77,7 +80,7 @@ def main(rounds: int, rows: tuple[str, ...], reading: bool, producing: bool) -> 
         with local_cluster(cluster, options=options) as bootstrap:
             if reading:
                 chosen = [int(each) for each in rows] or list(KINDS)
-                found = [_read_back(bootstrap, kind, rounds) for kind in chosen]
+                found = [_read_back(bootstrap, kind, rounds, alone=alone) for kind in chosen]
                 print(_reading_table(found), _disk_table(found), sep="\n\n", flush=True)
             if producing:
                 print(f"\n{_producing_table(bootstrap, rounds)}", flush=True)
@@ -86,14 +89,16 @@ def main(rounds: int, rows: tuple[str, ...], reading: bool, producing: bool) -> 
 # ------------------------------------------------------------------------------------- reading back
 
 
-def _read_back(bootstrap: str, rows: int, rounds: int) -> ReadBack:
+def _read_back(bootstrap: str, rows: int, rounds: int, *, alone: bool) -> ReadBack:
     names = {kind: f"{kind}-{rows}" for kind in TOPICS}
     count = KINDS[rows]
     with oncelog.connect(bootstrap) as log:
         for kind, name in names.items():
-            configs = {"materialization": COPY} if kind == COPY else {}
+            configs = {"materialization": COPY if kind == COPY else REFERENCE}
             log.admin.create_topic(name, partitions=1, configs=configs)
-        asyncio.run(_write(bootstrap, [names[REFERENCE], names[COPY]], rows, count))
+        written = [names[REFERENCE], names[COPY]]
+        for topics in [[name] for name in written] if alone else [written]:
+            asyncio.run(_write(bootstrap, topics, rows, count))
         with log.producer() as producer:
             for _ in range(rows * count):
                 producer.send(names[PLAIN], VALUE)
@@ -211,10 +216,9 @@ def _producing_table(bootstrap: str, rounds: int) -> str:
     took: dict[tuple[str, str], list[Took]] = {}
     with oncelog.connect(bootstrap) as log:
         for turn in range(rounds + 1):
-            for kind in (REFERENCE, COPY):
+            for kind in PRODUCED_TO:
                 name = f"produce-{kind}-{turn}"
-                configs = {"materialization": COPY} if kind == COPY else {}
-                log.admin.create_topic(name, partitions=1, configs=configs)
+                log.admin.create_topic(name, partitions=1, configs={"materialization": kind})
                 with _warmed_up(log, name):
                     for what, work in (
                         ("plain, 100 B", _produce),
@@ -224,17 +228,18 @@ def _producing_table(bootstrap: str, rounds: int) -> str:
                         if turn:
                             took.setdefault((what, kind), []).append(one)
     lines = [
-        "| what | of | reference us | copy us | ratio | CPU: ratio |",
-        "| - | - | - | - | - | - |",
+        "| what | of | reference us | auto us | copy us | auto: ratio | copy: ratio "
+        "| auto: CPU | copy: CPU |",
+        "| - | - | - | - | - | - | - | - | - |",
     ]
     for what, of in (("plain, 100 B", PRODUCED), ("a row a transaction", LATENCIES)):
-        reference, copy = took[what, REFERENCE], took[what, COPY]
-        us = [_median(one.seconds for one in each) / of * 1e6 for each in (reference, copy)]
-        cpu = [_median(one.cpu_s for one in each) for each in (reference, copy)]
-        lines.append(
-            f"| {what} | {of:,} | {us[0]:.2f} | {us[1]:.2f} | {us[1] / us[0]:.2f} | "
-            f"{cpu[1] / cpu[0]:.2f} |"
-        )
+        each = [took[what, kind] for kind in PRODUCED_TO]
+        us = [_median(one.seconds for one in of_kind) / of * 1e6 for of_kind in each]
+        cpu = [_median(one.cpu_s for one in of_kind) for of_kind in each]
+        cells = [f"{value:.2f}" for value in us]
+        cells += [f"{value / us[0]:.2f}" for value in us[1:]]
+        cells += [f"{value / cpu[0]:.2f}" for value in cpu[1:]]
+        lines.append(f"| {what} | {of:,} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -16,7 +16,7 @@ from oncelog.aio.transactional_producer import TransactionalProducer
 from oncelog.batch import Record
 from oncelog_server.core import failpoints
 from oncelog_server.core.roles import PARTITION_LEADER
-from oncelog_server.runtime.replica import settling
+from oncelog_server.runtime.replica import settling, settling_worth
 from oncelog_server.runtime.storage.journal import Journal
 from oncelogpb import errors
 from tests.simulation.copies import Replica
@@ -38,11 +38,17 @@ LOOK_EVERY_S: Final = 0.1
 Story = Callable[[World, Log], Awaitable[None]]
 
 
-def play(story: Story, configs: Mapping[str, str], *, replicas: int) -> None:
+def play(
+    story: Story,
+    configs: Mapping[str, str],
+    *,
+    replicas: int,
+    settings: tuple[str, ...] = SETTINGS,
+) -> None:
     """So many partition leaders, and a topic of one partition."""
     loop = VirtualTimeLoop()
     cluster = Cluster({PARTITION_LEADER: replicas}, min_insync_replicas=min(2, replicas))
-    world = World(1, loop, SETTINGS, cluster)
+    world = World(1, loop, settings, cluster)
 
     async def tell() -> None:
         await world.start_all()
@@ -331,3 +337,27 @@ async def committed_again(client: Log) -> None:
             await commit(producer, b"again")
             return
         await asyncio.sleep(1.0)
+
+
+# ---------------------------------------------------------------- where it is left to replicas
+
+
+def test_where_a_topic_says_nothing_each_replica_settles_small_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Followers, too, and of a log that grows slowly."""
+    for module in (settling, settling_worth):
+        monkeypatch.setattr(module, "LEAST_BATCHES", 20)
+
+    async def story(world: World, client: Log) -> None:
+        producer = await client.transactional_producer()
+        for number in range(30):
+            await commit(producer, b"%d" % number)
+        await producer.close()
+        await until(
+            lambda: min(journal.data.settled_end for journal in journals(world)) >= 29,
+            "all three settle it",
+        )
+        assert [record.value for record in await read(client)] == [b"%d" % n for n in range(30)]
+
+    play(story, {}, replicas=3, settings=("node.snapshot_every_bytes=1048576",))

@@ -55,6 +55,9 @@ class DiskUse(NamedTuple):
     # settled.
     settled_end: int | None
     readable_end: int | None
+    # What a replica does whose topic leaves it open (`materialization=auto`), and why; None: the
+    # topic says it.
+    auto: str | None
     # Of the leader's replica, what holds it; "" of the others.
     held: str
 
@@ -101,10 +104,11 @@ def _row(
     place: str, node: str, replica: replication_pb2.ReplicaDescription | None, held: str
 ) -> DiskUse:
     if replica is None or not replica.incarnation:
-        silent = (None, None, None, None, None, None, None, None, None)
+        silent = (None, None, None, None, None, None, None, None, None, None)
         return DiskUse(place, node, *silent, held)
     known, disk = replica.HasField("disk"), replica.disk
-    settled = replica.settled if replica.HasField("settled") else None
+    settled = replica.settled
+    is_settled = settled.wanted or settled.end > 0
     return DiskUse(
         place,
         node,
@@ -115,8 +119,9 @@ def _row(
         disk.data_bytes if known else None,
         replica.log_start,
         replica.needed_from,
-        None if settled is None else settled.end,
-        None if settled is None else settled.readable_end,
+        settled.end if is_settled else None,
+        settled.readable_end if is_settled else None,
+        f"{'copy' if settled.wanted else 'reference'}: {settled.why}" if settled.auto else None,
         held,
     )
 
@@ -227,7 +232,7 @@ def print_disk(rows: Iterable[DiskUse]) -> None:
     print_table(
         [
             "PARTITION", "NODE", "TOTAL", "SEGMENTS", "DATA", "TABLES", "SNAPSHOTS", "SLOTS",
-            "LOG START", "NEEDED FROM", "SETTLED", "HELD BY",
+            "LOG START", "NEEDED FROM", "SETTLED", "AUTO", "HELD BY",
         ],
         [
             [
@@ -242,12 +247,13 @@ def print_disk(rows: Iterable[DiskUse]) -> None:
                 row.log_start,
                 row.needed_from,
                 _settled(row),
+                row.auto,
                 row.held or None,
             ]
             for row in listed
         ],
         empty="no replicas",
-        only_where_told=("SLOTS", "TABLES", "DATA", "SETTLED"),
+        only_where_told=("SLOTS", "TABLES", "DATA", "SETTLED", "AUTO"),
     )  # fmt: skip
     total = sum(row.total_bytes or 0 for row in listed)
     silent = sum(row.total_bytes is None for row in listed)

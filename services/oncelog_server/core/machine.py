@@ -122,6 +122,10 @@ class Settled(NamedTuple):
     # The topic's settings ask for it.
     wanted: bool = False
     compaction: Compaction = Compaction()
+    # They leave it to each replica, which settles what is worth it.
+    auto: bool = False
+    # What is readable is deleted so soon that copying it is not worth it.
+    short_lived: bool = False
 
 
 class Snapshot(NamedTuple):

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, Protocol
 
 from oncelog_server.core.block import Block
 from oncelog_server.core.frame import StoredFrame
+from oncelog_server.core.machine import Settled
 
 # The time and the marker of a stretch in which each frame shows itself: at its own time, from its
 # own place on.
@@ -57,14 +58,28 @@ class Stretch(NamedTuple):
         return self.journal_offset + self.record_count
 
 
+class Weight(NamedTuple):
+    """Of neighbours in the index."""
+
+    # Of the first record.
+    first_offset: int
+    # As they stand in the journal.
+    batches: int
+    payload_bytes: int
+
+
 class Settler(Protocol):
     """What a role knows of settling. PURE, but for the time that merging takes: off the loop."""
 
     # Name of the table beside its snapshots whose rows are the index.
     table: str
 
-    def is_wanted(self, configs: Mapping[str, str]) -> bool:
-        """Whether a topic with these settings is to be settled."""
+    def asked(self, configs: Mapping[str, str]) -> Settled:
+        """Whether a topic with these settings is to be settled; nothing is said of its records."""
+        ...
+
+    def weigh(self, rows: Iterable[bytes]) -> Iterator[Weight]:
+        """What rows of the table stand for, of each piece of whole rows."""
         ...
 
     def stretches(self, state: bytes, rows: Iterable[bytes], from_offset: int) -> Iterator[Stretch]:

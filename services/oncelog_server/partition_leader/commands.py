@@ -19,6 +19,9 @@ from oncelogpb.errors import OncelogError
 
 # No limit, in a topic's settings.
 UNLIMITED: Final = -1
+# What is deleted sooner after its commit than this is not worth a copy: of a log that grows slowly
+# it would be made ten minutes later (`runtime/replica/settling`), for what is left of an hour.
+SHORT_LIVED_MS: Final = 60 * 60 * 1000
 
 
 class Materialization(IntEnum):
@@ -28,6 +31,8 @@ class Materialization(IntEnum):
     REFERENCE = 0
     # What is readable is settled: copied, in its order, into the data log.
     COPY = 1
+    # Each replica settles what is worth it.
+    AUTO = 2
 
 
 class Settings(msgspec.Struct, frozen=True, array_like=True, tag="settings"):
@@ -38,7 +43,7 @@ class Settings(msgspec.Struct, frozen=True, array_like=True, tag="settings"):
     version: int = UNLIMITED
     retention_ms: int = UNLIMITED
     retention_bytes: int = UNLIMITED
-    materialization: Materialization = Materialization.REFERENCE
+    materialization: Materialization = Materialization.AUTO
 
     def says_the_same(self, other: Settings) -> bool:
         return msgspec.structs.replace(other, version=self.version) == self
@@ -47,6 +52,15 @@ class Settings(msgspec.Struct, frozen=True, array_like=True, tag="settings"):
     def is_settled(self) -> bool:
         """What is readable is to be settled."""
         return self.materialization is Materialization.COPY
+
+    @property
+    def is_auto(self) -> bool:
+        """It is to be settled where that is worth it."""
+        return self.materialization is Materialization.AUTO
+
+    @property
+    def is_short_lived(self) -> bool:
+        return self.retention_ms != UNLIMITED and self.retention_ms < SHORT_LIVED_MS
 
 
 class Resolution(Enum):

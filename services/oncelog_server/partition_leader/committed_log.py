@@ -15,7 +15,8 @@ An entry is either
 
 Columns, 64-bit signed, one row per entry: ROW names them in order. An entry's first offset is `base
 + relative`: a part's `relative` column is its column of sequences in `pending`, so that exposing a
-huge transaction appends columns by memory copy and runs no Python per batch.
+huge transaction appends columns by memory copy and runs no Python per batch. Of a run, `relative`
+is how many frames it has behind its first one (0 in rows of earlier versions).
 
 The log begins at its start: what lies below was deleted (`retention`). A start is in force once
 the HW has passed the record that says so; until then readers see what they saw. Entries that lie
@@ -154,6 +155,9 @@ class CommittedLog:
             self.total_bytes += payload_bytes
             self.running_max_us[-1] = max(self.running_max_us[-1], max_timestamp_us)
             self.time_ms[-1] = time_ms
+            # One frame more, from the same offset on.
+            self.base[-1] -= 1
+            self.relative[-1] += 1
         else:
             highest = max(self._running_max(), max_timestamp_us)
             row = (first, 0, journal_offset, RUN, payload_bytes, highest, time_ms)
@@ -167,7 +171,7 @@ class CommittedLog:
     def _extends_run(self, journal_offset: int, payload_bytes: int) -> bool:
         if not self.base or self.exposed_at[-1] != RUN:
             return False
-        run_records = self.end_offset - self.base[-1]
+        run_records = self.end_offset - self.first_offset(-1)
         return (
             self.journal[-1] + run_records == journal_offset
             and self.payload_bytes[-1] + payload_bytes <= RUN_BYTES

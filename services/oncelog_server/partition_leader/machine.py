@@ -375,6 +375,8 @@ class PartitionMachine:
             end=self.committed.end_offset,
             pending_from=self.next_offset if first_open is None else first_open,
             wanted=self.settings.is_settled,
+            auto=self.settings.is_auto,
+            short_lived=self.settings.is_short_lived,
         )
 
     def find_point(self, offset: int, high_watermark: int) -> JournalPoint:

@@ -10,14 +10,15 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import chain, compress, pairwise
 from typing import Final, NamedTuple
 
 import msgspec
 
 from oncelog_server.core.block import Block, Units, block_of
 from oncelog_server.core.frame import FrameKind, StoredFrame
-from oncelog_server.core.settling import BLOCK_BYTES, LARGE_UNIT_BYTES, RUN, Stretch
+from oncelog_server.core.machine import Settled
+from oncelog_server.core.settling import BLOCK_BYTES, LARGE_UNIT_BYTES, RUN, Stretch, Weight
 from oncelog_server.partition_leader.committed_log import (
     COMMITTED_TABLE,
     ROW,
@@ -58,8 +59,22 @@ class PartitionSettler:
 
     table = COMMITTED_TABLE
 
-    def is_wanted(self, configs: Mapping[str, str]) -> bool:
-        return settings_of(0, configs).is_settled
+    def asked(self, configs: Mapping[str, str]) -> Settled:
+        settings = settings_of(0, configs)
+        return Settled(
+            wanted=settings.is_settled,
+            auto=settings.is_auto,
+            short_lived=settings.is_short_lived,
+        )
+
+    def weigh(self, rows: Iterable[bytes]) -> Iterator[Weight]:
+        for piece in rows:
+            table, columns = memoryview(piece).cast("q"), len(ROW)
+            base, relative, _, exposed_at, payload_bytes = (table[n::columns] for n in range(5))
+            # A run says how many frames it has behind its first one.
+            in_runs = sum(compress(relative, map(RUN.__eq__, exposed_at)))
+            batches = len(base) + in_runs
+            yield Weight(base[0] + relative[0], batches, sum(payload_bytes))
 
     def row_offset(self, row: bytes) -> int:
         base, relative = _ROW.unpack(row)[:2]

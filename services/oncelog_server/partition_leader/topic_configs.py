@@ -21,6 +21,7 @@ MATERIALIZATION: Final = "materialization"
 MATERIALIZATIONS: Final[Mapping[str, Materialization]] = {
     "reference": Materialization.REFERENCE,
     "copy": Materialization.COPY,
+    "auto": Materialization.AUTO,
 }
 RETENTION_MS: Final = "retention.ms"
 RETENTION_BYTES: Final = "retention.bytes"
@@ -72,10 +73,10 @@ def _require_retention(name: str, least: int, unit: str) -> Callable[[str], None
 
 CONFIGS: Final[Mapping[str, TopicConfig]] = {
     MATERIALIZATION: TopicConfig(
-        "reference",
+        "auto",
         "how the committed log holds its records: `reference` points into the journal; `copy` "
         "copies them, in its order, into files of their own, behind the back of readers and "
-        "writers. For topics of many small transactions",
+        "writers; `auto` copies what readers gain by: small batches that are kept for an hour",
         _require_materialization,
     ),
     MAX_BATCH_BYTES: TopicConfig(

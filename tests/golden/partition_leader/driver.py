@@ -10,7 +10,7 @@
     read [committed|uncommitted|raw] [from=0] [bytes=1000000]     what a reader gets, up to the HW
     state                     ends and open transactions
     busy MS                   for so long x9 writes a record every six hours, which is not shown
-    settings VERSION MS BYTES [copy]  what the topic's settings say: retention.ms, retention.bytes
+    settings VERSION MS BYTES [copy|reference]  what the topic's settings say: retention.ms, ...
     truncate OFFSET           an operator deletes what lies below
     durable                   the machine hears of the HW, and lets go of rows that nobody sees
     point OFFSET              where a reader of the journal begins who gives the same from there on
@@ -85,8 +85,9 @@ class PartitionDriver(AskingDriver):
             case "resolve":
                 return self.submit(c.Resolve(_tx(words[0]), c.Resolution(words[1])), line)
             case "settings":
-                numbers = [int(word) for word in words if word != "copy"]
-                held = c.Materialization.COPY if "copy" in words else c.Materialization.REFERENCE
+                numbers = [int(word) for word in words if not word.isalpha()]
+                named = {it.name.lower(): it for it in c.Materialization}
+                held = named[words[-1] if words[-1].isalpha() else "auto"]
                 settings = c.Settings(numbers[0], numbers[1], numbers[2], held)
                 return self.submit(c.Configure(settings), line)
             case "truncate":
@@ -162,7 +163,7 @@ class PartitionDriver(AskingDriver):
             return f"TIME_PASSED {record.passed_ms}"
         if isinstance(record, c.Settings):
             limits = f"{record.retention_ms} ms {record.retention_bytes} bytes"
-            copies = " copy" if record.is_settled else ""
+            copies = "" if record.is_auto else f" {record.materialization.name.lower()}"
             return f"SETTINGS {record.version}: {limits}{copies}"
         assert isinstance(record, Resolved)
         return f"RESOLVED {show_tx(record.tx_id)} {record.resolution.value}"

@@ -216,11 +216,11 @@ class Settler:
     # ------------------------------------------------------------------------------------ operating
 
     async def operate(self, day: Day, log: RecordedLog) -> None:
-        """Changes what is settled, both ways; truncates."""
+        """Changes what is settled, to and fro; truncates."""
         while day.goes_on(NAME) and not day.is_tired():
             try:
                 if day.happens(0.5):
-                    how = day.random.choice(["copy", "copy", "reference"])
+                    how = day.random.choice(["copy", "auto", "reference"])
                     await log.admin.alter_topic(TURNING, {MATERIALIZATION: how})
                     day.world.moments.add(MATERIALIZATION_CHANGED)
                 else:

@@ -167,6 +167,25 @@ def test_what_is_settled_is_shown_where_something_is(run: Run) -> None:
     ]
 
 
+def test_what_auto_does_is_shown_and_why(run: Run) -> None:
+    asked = cluster()
+    (one, other) = asked.answers["replication.describe_replicas"].replicas
+    one.settled.CopyFrom(Settled(end=30, readable_end=90, wanted=True, auto=True, why="small"))
+    other.settled.CopyFrom(Settled(readable_end=90, auto=True, why="large"))
+    shown = run(asked, "cluster partitions --disk")
+    assert "copy: small" in shown.stdout
+    assert "reference: large" in shown.stdout
+    rows = {
+        row["partition"]: row for row in json_of(run(asked, "cluster partitions --disk --json"))
+    }
+    assert rows["payments/0"]["auto"] == "copy: small"
+    assert (rows["payments/1"]["auto"], rows["payments/1"]["settled_end"]) == (
+        "reference: large",
+        None,
+    )
+    assert "AUTO" not in run(cluster(), "cluster partitions --disk").stdout
+
+
 def test_a_topic_shows_its_own(run: Run) -> None:
     [told] = json_of(run(cluster(), "topic describe payments --disk --json"))
     assert [(row["partition"], row["segment_bytes"]) for row in told["disk"]] == [

@@ -70,6 +70,16 @@ def test_exposing_a_huge_transaction_runs_no_python_per_batch() -> None:
     assert lines_of(10) == lines_of(20_000)
 
 
+def test_a_run_says_how_many_frames_it_has_and_begins_where_it_did() -> None:
+    log = CommittedLog()
+    for journal in range(1, 11, 2):
+        plain(log, journal, records=2)
+    log.check(11)
+    assert (len(log), log.first_offset(0), log.relative[0]) == (1, 0, 4)
+    (stretch,) = log.stretches(3, below=10, max_bytes=1, max_entries=1)
+    assert (stretch.first_offset, stretch.journal_offset, stretch.record_count) == (3, 4, 7)
+
+
 def test_a_run_joins_neighbours_up_to_its_bytes() -> None:
     log = CommittedLog()
     for journal in range(1, 11):

@@ -100,7 +100,7 @@ def test_a_frame_of_another_format_is_refused(frame: Frame) -> None:
         CODEC.decode(frame)
 
 
-def test_settings_of_the_version_before_point_into_the_journal() -> None:
+def test_settings_of_a_version_before_have_the_default_of_what_they_lack() -> None:
     """As they were journaled before there was a choice."""
     before = Frame(FrameKind.RECORD, msgspec.msgpack.encode(["settings", 3, 60_000, -1]))
-    assert PartitionCodec().decode(before) == Settings(3, 60_000, -1, Materialization.REFERENCE)
+    assert PartitionCodec().decode(before) == Settings(3, 60_000, -1, Materialization.AUTO)

@@ -46,11 +46,12 @@ LAGS = ("settling_lag", "settling_lag_bytes", "settling_lag_ms")
 
 def test_what_is_settled_and_how_far_it_is_behind_is_shown() -> None:
     async def tell(process: Process) -> None:
+        configure(process, 1, materialization="reference")
         await process.lead(1)
         await write(process, 10, sequence=0)
         assert not described(process).HasField("settled"), "nothing is, and nothing shall be"
         assert "settled_end" not in process.reporter.counted
-        configure(process, 1, materialization="copy")
+        configure(process, 2, materialization="copy")
         await heard(process, is_wanted=True)
         await write(process, 30, sequence=10)
         settled = described(process).settled

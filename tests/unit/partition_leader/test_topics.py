@@ -43,7 +43,7 @@ def test_create_fills_in_the_defaults_and_shows_what_is_in_force() -> None:
     assert (topic.name, len(topic.partitions), topic.replication_factor) == ("new", 3, 1)
     assert topic.configs == {
         "max.batch.bytes": "2048",
-        "materialization": "reference",
+        "materialization": "auto",
         "retention.bytes": "-1",
         "retention.ms": "-1",
     }
@@ -54,10 +54,10 @@ def test_create_fills_in_the_defaults_and_shows_what_is_in_force() -> None:
 def test_materialization_is_taken_both_ways_on_a_living_topic() -> None:
     admin = Admin()
     assert admin.create(configs={"materialization": "copy"}).configs["materialization"] == "copy"
-    for value in ("reference", "copy", ""):
+    for value in ("reference", "copy", "auto", ""):
         request = pb.AlterTopicRequest(name="new", configs={"materialization": value})
         topic = admin.do("alter_topic", request).topic
-        assert topic.configs["materialization"] == (value or "reference")
+        assert topic.configs["materialization"] == (value or "auto")
 
 
 def test_validate_only_creates_nothing() -> None:

@@ -121,6 +121,13 @@ def test_rows_are_given_from_the_one_that_holds_an_offset(
     assert found == list(range(min(offset // 3, 34) * 3, 105, 3))
 
 
+@pytest.mark.parametrize("row", [0, 1, 9, 10, 12, 20, 34, 35, 99])
+def test_rows_are_given_from_a_number_on(monkeypatch: pytest.MonkeyPatch, row: int) -> None:
+    data = b"".join(with_rows(FakeDisk(), monkeypatch, 35).behind(row))
+    found = [number_of(data[at : at + ROW_BYTES]) for at in range(0, len(data), ROW_BYTES)]
+    assert found == list(range(3 * row, 105, 3))
+
+
 def test_of_a_table_without_rows_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(with_rows(FakeDisk(), monkeypatch, 0).around(5, number_of)) == []
 

@@ -79,6 +79,8 @@ FOUR = (4, b"four", {"t": b"r0r1r2", "u": b""})
         *[st.integers(0, 2**63)] * 3,
         st.booleans(),
         st.builds(Compaction, st.booleans(), *[st.integers(0, 2**63)] * 3),
+        st.booleans(),
+        st.booleans(),
     ),
 )
 def test_a_snapshot_survives_the_round_trip(

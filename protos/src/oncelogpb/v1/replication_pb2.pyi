@@ -504,7 +504,7 @@ class ReplicaDescription(google.protobuf.message.Message):
 
     @property
     def settled(self) -> global___SettledDescription:
-        """Of a topic's partition of which something is settled, or shall be."""
+        """Of a topic's partition of which something is settled, or may be."""
 
     def __init__(
         self,
@@ -544,6 +544,9 @@ class SettledDescription(google.protobuf.message.Message):
     READABLE_END_FIELD_NUMBER: builtins.int
     WANTED_FIELD_NUMBER: builtins.int
     WAITS_FIELD_NUMBER: builtins.int
+    AUTO_FIELD_NUMBER: builtins.int
+    WHY_FIELD_NUMBER: builtins.int
+    MEAN_BATCH_BYTES_FIELD_NUMBER: builtins.int
     begin: builtins.int
     """Offset at which the data log begins: what is below was deleted."""
     end: builtins.int
@@ -553,9 +556,19 @@ class SettledDescription(google.protobuf.message.Message):
     snapshot.
     """
     wanted: builtins.bool
-    """The topic's settings ask for it. Else nothing more is settled."""
+    """The topic's settings ask for it, or leave it to the replica (`auto`) and it is worth it. Else
+    nothing more is settled.
+    """
     waits: builtins.str
     """Why nothing is settled now, in words; it tries again by itself. Empty: nothing is in its way."""
+    auto: builtins.bool
+    """The topic's settings leave it to each replica."""
+    why: builtins.str
+    """Of those: why it settles, or does not, in words."""
+    mean_batch_bytes: builtins.int
+    """Of those: payload bytes of a batch that is not settled, in the mean, as of the newest snapshot; 0:
+    not known.
+    """
     def __init__(
         self,
         *,
@@ -564,8 +577,11 @@ class SettledDescription(google.protobuf.message.Message):
         readable_end: builtins.int = ...,
         wanted: builtins.bool = ...,
         waits: builtins.str = ...,
+        auto: builtins.bool = ...,
+        why: builtins.str = ...,
+        mean_batch_bytes: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["begin", b"begin", "end", b"end", "readable_end", b"readable_end", "waits", b"waits", "wanted", b"wanted"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["auto", b"auto", "begin", b"begin", "end", b"end", "mean_batch_bytes", b"mean_batch_bytes", "readable_end", b"readable_end", "waits", b"waits", "wanted", b"wanted", "why", b"why"]) -> None: ...
 
 global___SettledDescription = SettledDescription
 

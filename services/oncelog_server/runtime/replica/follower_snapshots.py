@@ -72,7 +72,7 @@ class FollowerSnapshots:
         self.settling = Settling(
             partition, settler, journal, around, self.trimming, found_damage=found_damage
         )
-        self._wants_settling = settler.is_wanted if settler is not None else None
+        self._settler = settler
         self._snapshots = Snapshots(partition, journal, around, self.trimming, self.settling)
         self._working: asyncio.Task[None] | None = None
         # It has the process's turn: what it does then is waited for, not cancelled.
@@ -110,10 +110,11 @@ class FollowerSnapshots:
 
     def _is_uncounted(self) -> bool:
         """Without a machine nobody knows what it is that no snapshot counts."""
-        configs = self._around.configs_of(self._partition)
-        is_wanted = self._wants_settling is not None and self._wants_settling(configs)
-        is_behind = self._covered() > self._journal.snapshot_offset
-        return self.settling.lacks_snapshot(has_uncounted=is_wanted and is_behind)
+        if self._settler is None or self._covered() <= self._journal.snapshot_offset:
+            return self.settling.lacks_snapshot(has_uncounted=False)
+        asked = self._settler.asked(self._around.configs_of(self._partition))
+        is_wanted = self.settling.decided(asked).wanted or self.settling.may_be_worth_it(asked)
+        return self.settling.lacks_snapshot(has_uncounted=is_wanted)
 
     def halt(self) -> None:
         """In one turn: no more is begun. `halted` waits for what runs."""

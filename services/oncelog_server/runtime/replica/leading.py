@@ -23,7 +23,7 @@ from typing import Any, Final
 from oncelog_server.core import failpoints
 from oncelog_server.core.frame import Frame, FrameKind
 from oncelog_server.core.ids import PartitionId
-from oncelog_server.core.machine import EpochStart, Tick, needs_of
+from oncelog_server.core.machine import EpochStart, Settled, Tick, needs_of
 from oncelog_server.core.ports import Outbox
 from oncelog_server.core.role import Role
 from oncelog_server.runtime.replica import replaying
@@ -398,7 +398,7 @@ class Leadership:
         self._around.reporter.gauge("needed_from", self.trimming.needs.needed_from, partition=name)
         self.followers.show()
         self._settling_lag.report(
-            self.machine.settled(),
+            self.settled,
             reached_at=self.settling.reached_at,
             now_ms=self._around.clock.now().monotonic_ms,
         )
@@ -407,6 +407,12 @@ class Leadership:
         if self._snapshots.is_owed or self._could_begin_later() or self._lacks_snapshot():
             self.capture_snapshot()
         self._snapshots.save(hw)
+
+    @property
+    def settled(self) -> Settled | None:
+        """What the machine says of its committed log, and this replica makes of it."""
+        says = self.machine.settled()
+        return None if says is None else self.settling.decided(says)
 
     def _could_begin_later(self) -> bool:
         """What the machine needs no more is worth a snapshot behind it."""

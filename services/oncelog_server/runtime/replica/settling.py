@@ -6,6 +6,7 @@
                            └── until all is settled that was readable at the snapshot ◄─────┘
 
 What was readable at a snapshot and is settled needs no journal any more: `trimming` is told so.
+Where the topic leaves it to the replica (`auto`), each snapshot that stood is weighed first.
 
 Invariants:
   * only what a snapshot that stands counts is settled: it is below the high watermark (I27);
@@ -14,13 +15,14 @@ Invariants:
   * memory holds one step at most, of which a process has SETTLING_AT_ONCE;
   * who writes and who reads never waits for it. What it meets it tries again later.
 
-Left out: which rows lie where, and how units become a block (`core/settling`, the roles); files and
-their recovery (`storage/data_log`).
+Left out: which rows lie where, and how units become a block (`core/settling`, the roles); what is
+worth it (`settling_worth`); files and their recovery (`storage/data_log`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -28,9 +30,10 @@ from oncelog_server.core import failpoints
 from oncelog_server.core.block import Block
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.machine import Settled
-from oncelog_server.core.settling import BLOCK_BYTES, Settler
+from oncelog_server.core.settling import BLOCK_BYTES, Settler, Weight
 from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.settling_source import Source, Standing, Units, in_slices
+from oncelog_server.runtime.replica.settling_worth import LEAST_BATCHES, SMALL_BYTES, Worth
 from oncelog_server.runtime.replica.trimming import Trimming
 from oncelog_server.runtime.storage.journal import Journal
 from oncelogpb.errors import CorruptLog, OffsetOutOfRange, OncelogError
@@ -81,6 +84,9 @@ class Settling:
         self._standing: list[Standing] | None = None if settler is not None else []
         self._source: Source | None = None
         self._not_before_ms = 0
+        self._worth = Worth(settles=self._data.settled_end > 0)
+        # Offset of the snapshot that was weighed last.
+        self._weighed: int | None = None
         # Why nothing is settled, as operators were told; "": nothing is in its way.
         self.why_waits = ""
         # Journal offset of the newest snapshot of which all is settled.
@@ -102,21 +108,42 @@ class Settling:
         """There is something to do, once it is its turn: whoever is quiet goes on being asked."""
         if self._standing is None or self._begins_too_late:
             return True
-        return self._has_deleted or self._is_behind
+        return self._is_unweighed or self._has_deleted or self._is_behind
 
     @property
     def counted(self) -> Settled | None:
         """What the newest snapshot that is known to stand says."""
         return None if self._newest is None else self._newest.settled
 
+    def decided(self, settled: Settled) -> Settled:
+        """What this replica makes of what a state says: `wanted` where it settles."""
+        return settled._replace(wanted=self._worth.wants(settled))
+
+    @property
+    def mean_bytes(self) -> int:
+        """Payload of a batch that was not settled at the newest snapshot that was weighed; 0: none
+        was, or the settings say what is settled."""
+        return self._worth.mean_bytes
+
+    def why(self, settled: Settled) -> str:
+        """Why it settles or does not, where the topic leaves it to the replica; else ""."""
+        return self._worth.why(settled)
+
     @property
     def _newest(self) -> Standing | None:
         return self._standing[-1] if self._standing else None
 
     @property
+    def _is_unweighed(self) -> bool:
+        newest = self._newest
+        if newest is None or newest.settled.wanted or newest.settled.short_lived:
+            return False
+        return newest.settled.auto and newest.offset != self._weighed
+
+    @property
     def _is_behind(self) -> bool:
         newest = self._newest
-        if newest is None or not newest.settled.wanted:
+        if newest is None or not self._worth.wants(newest.settled):
             return False
         return max(self._data.settled_end, newest.settled.begin) < newest.settled.end
 
@@ -138,14 +165,15 @@ class Settling:
 
     def _passes_over(self, settled: Settled) -> bool:
         """What was deleted before it was settled is never settled."""
-        return settled.wanted and self._data.settled_end < settled.begin
+        return self._worth.wants(settled) and self._data.settled_end < settled.begin
 
     def snapshot_stood(self, offset: int, settled: Settled | None) -> None:
         """It holds only what is below the high watermark."""
         if self._standing is None or settled is None:
             # What is looked at later includes it.
             return
-        if not settled.wanted:
+        self._worth.follow(settled)
+        if not self._worth.wants(settled):
             self._standing = []
         self._standing.append(Standing(offset, settled))
         if len(self._standing) > STANDING_MAX:
@@ -175,11 +203,21 @@ class Settling:
             return False
         if self._data.goes_before(settled.begin):
             return True
-        if not settled.wanted:
-            return False
+        if not self._worth.wants(settled):
+            return self.may_be_worth_it(settled)
         newest = self._newest
-        counted = newest.settled.end if newest is not None and newest.settled.wanted else 0
+        is_counted = newest is not None and self._worth.wants(newest.settled)
+        counted = newest.settled.end if newest is not None and is_counted else 0
         return max(counted, self._data.settled_end, settled.begin) < settled.end
+
+    def may_be_worth_it(self, settled: Settled) -> bool:
+        """What came since the newest snapshot looks like something that `auto` settles."""
+        if settled.short_lived or not settled.auto:
+            return False
+        frames = self._journal.frames_since_snapshot
+        if frames < LEAST_BATCHES:
+            return False
+        return self._journal.bytes_from(self._journal.snapshot_offset) < frames * SMALL_BYTES
 
     # ------------------------------------------------------------------------------------ a step
 
@@ -204,6 +242,8 @@ class Settling:
             await self._look()
         elif self._begins_too_late:
             await self._take_back_begin()
+        elif self._is_unweighed:
+            await self._weigh()
         elif self._has_deleted:
             await self._remove_deleted()
         else:
@@ -216,6 +256,8 @@ class Settling:
         snapshots, has_data = self._journal.snapshots, self._data.settled_end > 0
         await self._around.offload(lambda: found.extend(snapshots.settled(has_data=has_data)))
         self._standing = [Standing(*one) for one in found]
+        if found:
+            self._worth.follow(found[-1][1])
         self._tell_trimming()
 
     async def _take_back_begin(self) -> None:
@@ -230,6 +272,48 @@ class Settling:
         )
         start, self._source = journal.log_start, None
         await self._around.offload(lambda: data.take_back_begin(journal_start=start))
+
+    async def _weigh(self) -> None:
+        newest, settler, worth = self._newest, self._settler, self._worth
+        assert newest is not None, "it is unweighed"
+        assert settler is not None, "it is unweighed"
+        snapshots = self._journal.snapshots
+        begin = max(self._data.settled_end, newest.settled.begin)
+        counted: list[Weight] = []
+        end_row = 0
+
+        def count() -> None:
+            nonlocal end_row
+            end = snapshots.tables(newest.offset).get(settler.table)
+            if end is None:
+                return
+            end_row = end.end_row
+            rows = snapshots.rows(settler.table, end)
+            if worth.counted_row is None:
+                pieces = rows.around(begin, settler.row_offset)
+            else:
+                pieces = rows.behind(worth.counted_row)
+            for weight in settler.weigh(pieces):
+                counted.append(weight)
+                # Here the loop gets the interpreter.
+                time.sleep(0)
+
+        await self._around.offload(count)
+        worth.add(counted, end_row=end_row)
+        worth.drop_below(begin)
+        self._weighed = newest.offset
+        if worth.decide():
+            self._tell_turned()
+
+    def _tell_turned(self) -> None:
+        pays = "settling pays: what is readable is copied"
+        pays_not = "settling does not pay: nothing more is copied"
+        self._around.reporter.event(
+            pays if self._worth.settles else pays_not,
+            partition=str(self._partition),
+            batches=self._worth.batches,
+            mean_bytes=self._worth.mean_bytes,
+        )
 
     async def _remove_deleted(self) -> None:
         newest, data = self._newest, self._data

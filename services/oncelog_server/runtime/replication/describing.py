@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 from oncelog_server.core.ids import PartitionId
+from oncelog_server.core.machine import Settled
 from oncelog_server.core.wire import partition_message
 from oncelog_server.runtime.replica.driver import Driver
 from oncelog_server.runtime.replica.in_sync import InSync
@@ -53,16 +54,20 @@ def describe(partition: PartitionId, driver: Driver | None, now_ms: int) -> pb.R
 
 
 def _describe_settling(described: pb.ReplicaDescription, driver: Driver) -> None:
-    """Nothing is said of a log of which nothing is settled, and nothing shall be."""
+    """Nothing is said of a log of which nothing is settled, nor may be."""
     settling, data = driver.settling, driver.journal.data
     if settling is None:
         return
-    says = driver.readable or settling.counted
-    if data.settled_end or (says is not None and says.wanted):
+    says = driver.readable or settling.counted or Settled()
+    wanted = settling.decided(says).wanted
+    if data.settled_end or wanted or says.auto:
         described.settled.begin, described.settled.end = data.begin, data.settled_end
-        described.settled.readable_end = max(data.settled_end, says.end if says else 0)
-        described.settled.wanted = says is not None and says.wanted
+        described.settled.readable_end = max(data.settled_end, says.end)
+        described.settled.wanted = wanted
         described.settled.waits = settling.why_waits
+        described.settled.auto = says.auto
+        described.settled.why = settling.why(says)
+        described.settled.mean_batch_bytes = settling.mean_bytes
 
 
 async def add_disk_use(described: pb.ReplicaDescription, driver: Driver | None) -> None:

@@ -47,6 +47,13 @@ class SnapshotRows:
                 first = max(behind - 1, 0)
             yield from self._pieces(chunk, first)
 
+    def behind(self, row: int) -> Iterator[bytes]:
+        """Pieces of whole rows, from the one of that number on."""
+        for chunk in self._chunks:
+            if chunk.end_row > row:
+                self._verify(chunk)
+                yield from self._pieces(chunk, max(row - chunk.first_row, 0))
+
     def _row(self, chunk: Chunk, place: int) -> bytes:
         return self._read(chunk, place * self._row_bytes, self._row_bytes)
 

@@ -17,7 +17,8 @@ in files of their own (`tables`), so that a snapshot stays small.
       72     8  end of it                    frames are needed for what is not readable yet
       80     8  pending from                 (`Machine.settled`); 0 where there is no committed log
       88     4  flags                     1: there is a committed log; 2: it is to be settled;
-                                          4: it is to be compacted
+                                          4: it is to be compacted; 8: it is settled where
+                                          that is worth it; 16: it is deleted soon
       92     4  zero
       96     8  least age of what is compacted, in ms
      104     8  compacted below              offsets of the committed log, 0 where nothing is
@@ -55,6 +56,7 @@ from oncelog_server.runtime.storage.keeping import kept_snapshots
 from oncelog_server.runtime.storage.port import Disk, read_all
 from oncelog_server.runtime.storage.snapshot_rows import SnapshotRows
 from oncelog_server.runtime.storage.tables import Chunk, TableEnd, TableFiles, chunk_names
+from oncelogpb.errors import CorruptLog
 
 SNAPSHOT_PREFIX: Final = "snapshot-"
 
@@ -68,6 +70,8 @@ _COMPACTION: Final = struct.Struct("<QQQ")
 _IS_SETTLED: Final = 1
 _IS_WANTED: Final = 2
 _IS_COMPACTED: Final = 4
+_IS_AUTO: Final = 8
+_IS_SHORT_LIVED: Final = 16
 _MAGIC_3: Final = b"OSN3"
 _MAGIC_2: Final = b"OSN2"
 _MAGIC_1: Final = b"OSN1"
@@ -105,9 +109,11 @@ def encode_snapshot(snapshot: SnapshotFile) -> bytes:
 def _encode_settled(snapshot: SnapshotFile) -> bytes:
     if snapshot.settled is None:
         return bytes(_SETTLED.size + _COMPACTION.size)
-    begin, end, pending_from, wanted, (is_compacted, *compaction) = snapshot.settled
-    flags = _IS_SETTLED | _IS_WANTED * wanted | _IS_COMPACTED * is_compacted
-    return _SETTLED.pack(begin, end, pending_from, flags) + _COMPACTION.pack(*compaction)
+    begin, end, pending_from, wanted, compaction, auto, short_lived = snapshot.settled
+    flags = _IS_SETTLED | _IS_WANTED * wanted | _IS_COMPACTED * compaction.wanted
+    flags |= _IS_AUTO * auto | _IS_SHORT_LIVED * short_lived
+    packed = _SETTLED.pack(begin, end, pending_from, flags)
+    return packed + _COMPACTION.pack(*compaction[1:])
 
 
 def decode_snapshot(data: bytes) -> SnapshotFile | None:
@@ -128,7 +134,15 @@ def decode_snapshot(data: bytes) -> SnapshotFile | None:
     if magic == _MAGIC:
         compaction = Compaction(bool(flags & _IS_COMPACTED), *_COMPACTION.unpack_from(data, at))
         at += _COMPACTION.size
-    settled = Settled(begin, end, pending_from, bool(flags & _IS_WANTED), compaction)
+    settled = Settled(
+        begin,
+        end,
+        pending_from,
+        wanted=bool(flags & _IS_WANTED),
+        compaction=compaction,
+        auto=bool(flags & _IS_AUTO),
+        short_lived=bool(flags & _IS_SHORT_LIVED),
+    )
     return _decode(data, at, settled if flags & _IS_SETTLED else None)
 
 
@@ -279,6 +293,13 @@ class SnapshotFiles:
     def rows(self, table: str, end: TableEnd) -> SnapshotRows:
         """Of one that stands."""
         return SnapshotRows(self._disk, self._directory, table, end)
+
+    def tables(self, offset: int) -> dict[str, TableEnd]:
+        """What one counts that stands. Blocking. Raises CorruptLog (it cannot be read), OSError."""
+        found = self._known.get(offset) or self.read(offset)
+        if found is None:
+            raise CorruptLog(f"the snapshot of {offset} cannot be read")
+        return found.tables
 
     def begin_next(self, start: int) -> None:
         """The log begins there once that is noted: which of the two snapshots a crash needs is not
