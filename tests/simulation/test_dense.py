@@ -79,7 +79,7 @@ def _swapped(which: int) -> Callable[..., object]:
         replays += 1
         machine = replay(*arguments, **options)  # type: ignore[arg-type]
         if replays == which:
-            journal = machine.committed.journal
+            journal = machine.committed.journal.tail
             journal[-7:-1] = type(journal)("q", [*journal[-4:-1], *journal[-7:-4]])
         return machine
 

@@ -24,6 +24,9 @@ below go from memory afterwards (`drop`), which changes nothing that anybody can
 its number all the same. Two things outlive what is deleted: the last row (the running maximum), and
 the whole transaction or run that holds the start (`unit_row`).
 
+Rows stay in memory as long as their records are there, and are packed (`packed`) once newer ones
+have come: a leader does so at its ticks, and nobody can see it.
+
 Invariant: first offsets ascend without gaps; an entry ends where the next begins, the last at
 `end_offset`. Invariant: the start never goes back, and is never above the end.
 Invariant: the journal offsets at which entries became readable never descend.
@@ -35,7 +38,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from itertools import accumulate, compress, count, islice, pairwise, takewhile
+from itertools import accumulate, compress, count, pairwise, takewhile
 from operator import lt
 from typing import Final
 
@@ -44,6 +47,7 @@ import msgspec
 from oncelog_server.core.ids import JournalOffset, Offset
 from oncelog_server.core.machine import Table
 from oncelog_server.core.settling import RUN, Stretch
+from oncelog_server.partition_leader.packed import PAGE_ROWS, Column
 from oncelog_server.partition_leader.pending import WriterColumns
 
 # Payload bytes of one run: how precisely the index knows times and positions.
@@ -61,6 +65,8 @@ ROW: Final = (
     "time_ms",
 )
 ROW_BYTES: Final = 8 * len(ROW)
+# At one tick so many pages are packed; and as many rows as a page has stay as they are.
+PACKED_AT_ONCE: Final = 4
 # Before the first record. Real times may be negative: before 1970.
 NO_TIME: Final = -(1 << 63)
 
@@ -112,14 +118,14 @@ class CommittedLog:
         # Numbers of rows that lie in the journal before the row above them, as far as no later row
         # lies before them: their journal offsets ascend.
         self._descents = array("q")
-        self.base = array("q")
-        self.relative = array("q")
-        self.journal = array("q")
-        self.exposed_at = array("q")
-        self.payload_bytes = array("q")
-        self.running_max_us = array("q")
-        self.time_ms = array("q")
-        self._columns: tuple[array[int], ...] = tuple(getattr(self, name) for name in ROW)
+        self.base = Column()
+        self.relative = Column()
+        self.journal = Column()
+        self.exposed_at = Column()
+        self.payload_bytes = Column()
+        self.running_max_us = Column()
+        self.time_ms = Column()
+        self._columns: tuple[Column, ...] = tuple(getattr(self, name) for name in ROW)
 
     def __len__(self) -> int:
         return len(self.base)
@@ -127,7 +133,14 @@ class CommittedLog:
     @property
     def memory_bytes(self) -> int:
         """Of all entries: they stay in memory as long as the records are there."""
-        return len(self) * ROW_BYTES
+        return sum(column.memory_bytes for column in self._columns)
+
+    def pack(self) -> None:
+        """Some of the oldest rows that are not packed, if they are many."""
+        pages = min(len(self.base.tail) // PAGE_ROWS - 1, PACKED_AT_ONCE)
+        if pages > 0:
+            for column in self._columns:
+                column.pack(pages)
 
     def first_offset(self, entry: int) -> int:
         return self.base[entry] + self.relative[entry]
@@ -151,30 +164,31 @@ class CommittedLog:
         """A frame that exposes itself. Returns the offset of its first record."""
         first = self.end_offset
         if self._extends_run(journal_offset, payload_bytes):
-            self.payload_bytes[-1] += payload_bytes
+            self.payload_bytes.tail[-1] += payload_bytes
             self.total_bytes += payload_bytes
-            self.running_max_us[-1] = max(self.running_max_us[-1], max_timestamp_us)
-            self.time_ms[-1] = time_ms
+            highest = self.running_max_us.tail
+            highest[-1] = max(highest[-1], max_timestamp_us)
+            self.time_ms.tail[-1] = time_ms
             # One frame more, from the same offset on.
-            self.base[-1] -= 1
-            self.relative[-1] += 1
+            self.base.tail[-1] -= 1
+            self.relative.tail[-1] += 1
         else:
-            highest = max(self._running_max(), max_timestamp_us)
-            row = (first, 0, journal_offset, RUN, payload_bytes, highest, time_ms)
+            running_max_us = max(self._running_max(), max_timestamp_us)
+            row = (first, 0, journal_offset, RUN, payload_bytes, running_max_us, time_ms)
             for column, value in zip(self._columns, row, strict=True):
-                column.append(value)
+                column.tail.append(value)
             self.total_bytes += payload_bytes
         self.end_offset = Offset(first + record_count)
         self._readable_from = journal_offset + record_count
         return first
 
     def _extends_run(self, journal_offset: int, payload_bytes: int) -> bool:
-        if not self.base or self.exposed_at[-1] != RUN:
+        if not len(self) or self.exposed_at.tail[-1] != RUN:
             return False
-        run_records = self.end_offset - self.first_offset(-1)
+        run_records = self.end_offset - self.base.tail[-1] - self.relative.tail[-1]
         return (
-            self.journal[-1] + run_records == journal_offset
-            and self.payload_bytes[-1] + payload_bytes <= RUN_BYTES
+            self.journal.tail[-1] + run_records == journal_offset
+            and self.payload_bytes.tail[-1] + payload_bytes <= RUN_BYTES
         )
 
     def expose(self, part: WriterColumns, *, exposed_at: JournalOffset, time_ms: int) -> Offset:
@@ -184,14 +198,14 @@ class CommittedLog:
         highest = self._running_max()
         self._note_descent(part.journal[0])
         below = bisect_left(part.running_max_us, highest)
-        self.running_max_us.extend(array("q", (highest,)) * below)
-        self.running_max_us.extend(part.running_max_us[below:])
-        self.base.extend(array("q", (first,)) * batches)
-        self.relative.extend(part.sequence)
-        self.journal.extend(part.journal)
-        self.exposed_at.extend(array("q", (exposed_at,)) * batches)
-        self.payload_bytes.extend(part.payload_bytes)
-        self.time_ms.extend(array("q", (time_ms,)) * batches)
+        self.running_max_us.tail.extend(array("q", (highest,)) * below)
+        self.running_max_us.tail.extend(part.running_max_us[below:])
+        self.base.tail.extend(array("q", (first,)) * batches)
+        self.relative.tail.extend(part.sequence)
+        self.journal.tail.extend(part.journal)
+        self.exposed_at.tail.extend(array("q", (exposed_at,)) * batches)
+        self.payload_bytes.tail.extend(part.payload_bytes)
+        self.time_ms.tail.extend(array("q", (time_ms,)) * batches)
         self.total_bytes += sum(part.payload_bytes)
         self.end_offset = Offset(first + part.records)
         self._readable_from = exposed_at + 1
@@ -199,7 +213,7 @@ class CommittedLog:
 
     def _note_descent(self, journal_offset: int) -> None:
         """A row of that journal offset comes next."""
-        if not self.journal or self.journal[-1] <= journal_offset:
+        if not len(self) or self.journal.tail[-1] <= journal_offset:
             return
         descents = self._descents
         while descents and self.journal[descents[-1] - self.first_row] >= journal_offset:
@@ -207,7 +221,7 @@ class CommittedLog:
         descents.append(self.first_row + len(self))
 
     def _running_max(self) -> int:
-        return self.running_max_us[-1] if self.running_max_us else NO_TIME
+        return self.running_max_us.tail[-1] if len(self) else NO_TIME
 
     # ----------------------------------------------------------------------------------- the start
 
@@ -257,7 +271,7 @@ class CommittedLog:
         # What was the last row when the start moved may have become an earlier one.
         below = min(self._first_needed(start), self.begin_row - self.first_row)
         for column in self._columns:
-            del column[:below]
+            column.drop(below)
         self.first_row += below
         del self._descents[: bisect_right(self._descents, self.first_row)]
 
@@ -287,7 +301,7 @@ class CommittedLog:
         if not len(self) or self.start_offset == self.end_offset:
             return self.start_offset
         first = self.entry_of(self.start_offset)
-        sizes = accumulate(islice(self.payload_bytes, first, None))
+        sizes = accumulate(self.payload_bytes.behind(first))
         behind = first + sum(1 for _ in takewhile(excess_bytes.__ge__, sizes))
         if behind == len(self):
             return self.end_offset
@@ -372,7 +386,7 @@ class CommittedLog:
         rows = memoryview(bytearray(count * ROW_BYTES)).cast("q")
         first, behind = first_row - self.first_row, self.final_rows - self.first_row
         for place, column in enumerate(self._columns):
-            rows[place :: len(ROW)] = memoryview(column)[first:behind]
+            rows[place :: len(ROW)] = memoryview(column[first:behind])
         return rows.tobytes()
 
     def table(self, rows_saved: int) -> Table:
@@ -394,11 +408,10 @@ class CommittedLog:
     def load(self, dumped: DumpedLog, rows: bytes) -> None:
         """Into an empty log. `rows` are those from `begin_row` on."""
         assert not len(self), "load is for an empty log"
-        table = memoryview(rows).cast("q")
         for place, column in enumerate(self._columns):
-            column.frombytes(table[place :: len(ROW)].tobytes())
+            column.load(rows, place, len(ROW))
             if dumped.last_row is not None:
-                column.append(dumped.last_row[place])
+                column.tail.append(dumped.last_row[place])
         self.end_offset = dumped.end_offset
         self._readable_from = dumped.readable_from
         self.start_offset = Offset(dumped.start_offset)
@@ -409,8 +422,8 @@ class CommittedLog:
         self._find_descents()
 
     def _find_descents(self) -> None:
-        journal = self.journal
-        lower = compress(count(1), map(lt, islice(journal, 1, None), journal))
+        journal = self.journal[:]
+        lower = compress(count(1), map(lt, journal[1:], journal))
         for entry in lower:
             while self._descents and journal[self._descents[-1] - self.first_row] >= journal[entry]:
                 self._descents.pop()

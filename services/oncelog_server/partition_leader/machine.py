@@ -341,6 +341,7 @@ class PartitionMachine:
         if isinstance(signal, Tick):
             # Questions have a look of their own.
             self._watch.look(self.settings, self.age, self.committed, now)
+            self.committed.pack()
             return
         if isinstance(signal, Durable):
             self.committed.drop(signal.high_watermark)

@@ -225,9 +225,7 @@ PARTITION_LEADER: Final = (
     _gauge("committed_bytes", "Payload of the committed log, as stored.", "partition"),
     _gauge("needed_from", "Journal offset from which on the journal is needed.", "partition"),
     _counter("records_truncated", "Records that operators deleted (TruncatePartition)."),
-    _gauge(
-        "index_bytes", "Memory of the index of the committed log, 56 bytes an entry.", "partition"
-    ),
+    _gauge("index_bytes", "Memory of the index of the committed log.", "partition"),
     _gauge("first_open_position", "Journal offset of the earliest pending batch.", "partition"),
     _gauge("subscriptions", "Subscribe streams that are open."),
 )
