@@ -29,6 +29,7 @@ def test_what_operators_shall_act_upon_is_at_least_a_warning() -> None:
         "disk has room again",
         "snapshots work again",
         "settling goes on",
+        "compaction goes on",
     }
     assert len(asked) >= 10, "the tables are found"
     assert {event for event in asked - good_news if told[event] - SERIOUS} == set()

@@ -15,7 +15,8 @@ value, and how far each is above it in as few bytes as the widest needs.
 Invariants:
   * a unit's records stand in the payload one after the other, the units in offset order;
   * offsets are dense, so where a record stands says its offset; only where records were taken out
-    (`record_count < end_offset - first_offset`) does a column say the offset of each.
+    (`record_count < end_offset - first_offset`) does a column say the offset of each. All may be
+    gone: then it has neither units nor a payload, and covers its offsets still.
 
 Left out: what the payload is (the role's `merge` and `split`), and where blocks stand
 (`runtime/storage/data_log`).
@@ -34,6 +35,10 @@ assert sys.byteorder == "little", "columns are stored in the order of the machin
 _HEAD: Final = struct.Struct("<QB")
 _SIGNED_HEAD: Final = struct.Struct("<qB")
 _TYPECODES: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
+
+
+# Below all timestamps.
+NO_TIMESTAMP_US: Final = -(1 << 63)
 
 
 class ColumnDamaged(ValueError):
@@ -66,9 +71,9 @@ class Block(NamedTuple):
     record_count: int
     # Journal offset; all of it became readable by what stands below.
     exposed_below: int
-    # Of all records.
+    # Of all records; NO_TIMESTAMP_US where there is none.
     max_timestamp_us: int
-    # When its last unit became visible.
+    # When its last unit became visible, also if that is gone.
     time_ms: int
     # oncelogpb.v1.Encoding of the payload.
     encoding: int
@@ -80,6 +85,11 @@ class Block(NamedTuple):
     packed_offsets: bytes = b""
 
     @property
+    def is_dense(self) -> bool:
+        """Nothing was taken out."""
+        return self.record_count == self.end_offset - self.first_offset
+
+    @property
     def units(self) -> Units:
         """Unpacked anew each time. Raises ColumnDamaged."""
         return unpack_units(self.packed_units, self.unit_count)
@@ -87,7 +97,7 @@ class Block(NamedTuple):
     @property
     def offsets(self) -> Sequence[int]:
         """Of each record, ascending. Raises ColumnDamaged."""
-        if not self.packed_offsets:
+        if self.is_dense:
             return range(self.first_offset, self.end_offset)
         relative, _ = _unpack(self.packed_offsets, 0, self.record_count, signed=False)
         return [self.first_offset + it for it in relative]

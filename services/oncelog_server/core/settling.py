@@ -10,8 +10,9 @@ and merges; `runtime/replica` reads the journal and keeps what was merged in the
 A *unit* is what one frame brought: records that became readable at once and stand side by side.
 `block` tells what is kept of it.
 
-Invariant: blocks hold whole units, and all replicas have the same units, so what two replicas have
-of a range is equal, record by record, however their blocks are cut.
+Invariant: blocks hold whole units, or what compaction has left of them (`core/cleaning`), and all
+replicas have the same units. So what two replicas have of a range is equal, record by record,
+however their blocks are cut, but for what only one of them has taken out.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from oncelog_server.core.block import Block
+from oncelog_server.core.cleaning import Keyed
 from oncelog_server.core.frame import StoredFrame
 from oncelog_server.core.machine import Settled
 
@@ -104,4 +106,19 @@ class Settler(Protocol):
 
     def joined(self, blocks: Sequence[Block]) -> Block:
         """One block of neighbours. Raises CorruptBatch."""
+        ...
+
+    def tail(self, block: Block, from_offset: int) -> Block | None:
+        """What it has from an offset on, which it covers. None: a unit of it has records below and
+        above. Raises CorruptBatch."""
+        ...
+
+    def keyed(self, block: Block) -> Keyed:
+        """Keys and tombstones of its records, in order. Raises CorruptBatch."""
+        ...
+
+    def thinned(self, blocks: Iterable[tuple[Block, Sequence[int] | None]]) -> Iterator[Block]:
+        """Neighbours merged, of each the records with these numbers, ascending (None: all). They
+        cover the same offsets; where nothing is left, a block of no record does. A unit of which
+        nothing is left is told no more. Raises CorruptBatch."""
         ...

@@ -1,5 +1,5 @@
-"""Records merged into one payload and taken apart again, in either encoding. Loaded with the first
-merge, for it needs PyArrow.
+"""Records merged into one payload, taken apart again, and taken out of it, in either encoding.
+Loaded when it is needed first, for it needs PyArrow.
 
 Invariant: keys, values, timestamps, headers, nulls and the order are kept exactly; but for a list
 of no headers, which may become null: they mean the same (`oncelogpb.records`).
@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from oncelog_server.core.cleaning import Keyed
 from oncelog_server.partition_leader.settling import Payload
 from oncelogpb import arrow_records, records
 from oncelogpb.errors import CorruptBatch
@@ -52,6 +54,36 @@ def pieces(payload: Payload, counts: Sequence[int]) -> Iterator[bytes | memoryvi
         piece = batch.slice(begin, count)
         yield memoryview(arrow_records.encode_arrow(piece, payload.compression))
         begin += count
+
+
+def keyed(payload: Payload) -> Keyed:
+    """Keys and tombstones of its records, in order. Raises CorruptBatch."""
+    if payload.encoding == ROWS:
+        rows = records.decode_rows(payload.content).rows
+        keys = [row.key if row.HasField("key") else None for row in rows]
+        gone = [
+            number
+            for number, row in enumerate(rows)
+            if keys[number] is not None and not row.HasField("value")
+        ]
+        return Keyed(keys, gone)
+    batch = arrow_records.decode_arrow(payload.content)
+    column, values = batch.column(0), batch.column(1)
+    tombstones: list[int] = []
+    if values.null_count:
+        are_such = pc.and_(pc.is_null(values), pc.is_valid(column))
+        tombstones = pc.indices_nonzero(are_such).to_pylist()
+    return Keyed(column.to_pylist(), tombstones)
+
+
+def taken(payload: Payload, numbers: Sequence[int]) -> bytes | memoryview:
+    """The records of these numbers, ascending, encoded as they were. Raises CorruptBatch."""
+    if payload.encoding == ROWS:
+        rows = records.decode_rows(payload.content).rows
+        return types_pb2.Rows(rows=[rows[it] for it in numbers]).SerializeToString()
+    batch = arrow_records.decode_arrow(payload.content)
+    some = batch.take(pa.array(numbers, pa.int64()))
+    return memoryview(arrow_records.encode_arrow(some, payload.compression))
 
 
 def _batches(encoding: int, codec: Compression, parts: Sequence[Payload]) -> list[pa.RecordBatch]:

@@ -8,14 +8,16 @@ block by itself, with its payload as it was sent. What is merged is compressed a
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, compress, pairwise
-from typing import Final, NamedTuple
+from itertools import accumulate, chain, compress, pairwise
+from typing import Final, NamedTuple, cast
 
 import msgspec
 
-from oncelog_server.core.block import Block, Units, block_of
+from oncelog_server.core.block import NO_TIMESTAMP_US, Block, Units, block_of
+from oncelog_server.core.cleaning import Keyed
 from oncelog_server.core.frame import FrameKind, StoredFrame
 from oncelog_server.core.machine import Settled
 from oncelog_server.core.settling import BLOCK_BYTES, LARGE_UNIT_BYTES, RUN, Stretch, Weight
@@ -29,7 +31,7 @@ from oncelog_server.partition_leader.topic_configs import settings_of
 from oncelogpb import arrow_message, records
 from oncelogpb.arrow_message import Malformed
 from oncelogpb.errors import CorruptBatch
-from oncelogpb.records import ARROW_V1, Compression
+from oncelogpb.records import ARROW_V1, ROWS, Compression
 
 _ROW: Final = struct.Struct(f"<{len(ROW)}q")
 _CODECS: Final = {
@@ -95,12 +97,30 @@ class PartitionSettler:
         return map(_merged, _groups(_piece(stretch, stored) for stretch, stored in frames))
 
     def split(self, block: Block) -> Sequence[Block]:
-        if block.unit_count == 1:
+        if block.unit_count <= 1:
             return [block]
         return [_merged([piece]) for piece in _pieces(block)]
 
     def joined(self, blocks: Sequence[Block]) -> Block:
         return _merged([_whole(block) for block in blocks])
+
+    def tail(self, block: Block, from_offset: int) -> Block | None:
+        stay = range(bisect_left(block.offsets, from_offset), block.record_count)
+        if not _parts_at(block.units.record_count, stay.start):
+            return None
+        return _merged([_thinned(block, stay)._replace(first_offset=from_offset)])
+
+    def keyed(self, block: Block) -> Keyed:
+        if not block.record_count:
+            return Keyed((), ())
+        # Imported here: it loads PyArrow.
+        from oncelog_server.partition_leader import merging
+
+        return merging.keyed(_payload(block.encoding, block.payload))
+
+    def thinned(self, blocks: Iterable[tuple[Block, Sequence[int] | None]]) -> Iterator[Block]:
+        pieces = (_whole(it) if stay is None else _thinned(it, stay) for it, stay in blocks)
+        return map(_merged, _groups(pieces))
 
 
 # -------------------------------------------------------------------------------------- rows
@@ -150,6 +170,10 @@ class Payload(NamedTuple):
     loaded_bytes: int
 
 
+_NOTHING: Final = Payload(ROWS, b"", Compression.NONE, 0)
+_NO_UNITS: Final = Units(*[()] * len(Units._fields))
+
+
 def _payload(encoding: int, content: bytes | memoryview) -> Payload:
     """Raises CorruptBatch."""
     if encoding != ARROW_V1:
@@ -180,8 +204,12 @@ class _Piece(NamedTuple):
     units: Sequence[_Unit]
     exposed_below: int
     max_timestamp_us: int
+    # When the last unit became visible, which may be gone.
+    time_ms: int
     client_crc: int
     payload: Payload
+    # Of each record.
+    offsets: Sequence[int]
 
 
 def _piece(stretch: Stretch, stored: StoredFrame) -> _Piece:
@@ -200,14 +228,17 @@ def _piece(stretch: Stretch, stored: StoredFrame) -> _Piece:
         at.time_ms if stretch.is_run else stretch.time_ms,
     )
     first_offset = stretch.first_offset + at.offset - stretch.journal_offset
+    end_offset = first_offset + frame.record_count
     return _Piece(
         first_offset,
-        first_offset + frame.record_count,
+        end_offset,
         (unit,),
         at.offset + frame.record_count if stretch.is_run else stretch.exposed_at + 1,
         frame.max_timestamp_us,
+        unit[-1],
         frame.client_crc,
         _payload(frame.encoding, frame.payload),
+        range(first_offset, end_offset),
     )
 
 
@@ -218,8 +249,37 @@ def _whole(block: Block) -> _Piece:
         list(zip(*block.units, strict=True)),
         block.exposed_below,
         block.max_timestamp_us,
+        block.time_ms,
         block.client_crc,
         _payload(block.encoding, block.payload),
+        block.offsets,
+    )
+
+
+def _parts_at(counts: Sequence[int], number: int) -> bool:
+    """The record of that number is the first one of a unit, or behind the last one."""
+    return number in accumulate(counts, initial=0)
+
+
+def _thinned(block: Block, stay: Sequence[int]) -> _Piece:
+    """The records of these numbers, and the units that have any of them."""
+    # Imported here: it loads PyArrow.
+    from oncelog_server.partition_leader import merging
+
+    whole, old_offsets = _whole(block), block.offsets
+    ends = list(accumulate(block.units.record_count))
+    left = Counter(bisect_right(ends, number) for number in stay)
+    # A unit's first field says how many records it has.
+    units = [(left[number], *whole.units[number][1:]) for number in sorted(left)]
+    content = merging.taken(whole.payload, stay) if stay else b""
+    return whole._replace(
+        units=units,
+        max_timestamp_us=records.max_timestamp_of(block.encoding, content)
+        if stay
+        else NO_TIMESTAMP_US,
+        client_crc=records.checksum(content),
+        payload=_payload(block.encoding, content) if stay else _NOTHING,
+        offsets=[old_offsets[number] for number in stay],
     )
 
 
@@ -229,21 +289,22 @@ def _pieces(block: Block) -> Iterator[_Piece]:
     from oncelog_server.partition_leader import merging
 
     whole = _whole(block)
-    first_offset = block.first_offset
-    counts = block.units.record_count
-    for unit, count, part in zip(
-        whole.units, counts, merging.pieces(whole.payload, counts), strict=True
-    ):
+    counts, offsets = block.units.record_count, block.offsets
+    begins = list(accumulate(counts, initial=0))
+    # Where offsets are missing between two units, nobody can tell whose they were.
+    firsts = [block.first_offset, *(offsets[it] for it in begins[1:-1]), block.end_offset]
+    for number, part in enumerate(merging.pieces(whole.payload, counts)):
         yield _Piece(
-            first_offset,
-            first_offset + count,
-            (unit,),
+            firsts[number],
+            firsts[number + 1],
+            (whole.units[number],),
             block.exposed_below,
             records.max_timestamp_of(block.encoding, part),
+            block.units.time_ms[number],
             records.checksum(part),
             _payload(block.encoding, part),
+            offsets[begins[number] : begins[number + 1]],
         )
-        first_offset += count
 
 
 # ------------------------------------------------------------------------------------- merging
@@ -270,18 +331,28 @@ def _groups(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
 
 
 def _merged(pieces: Sequence[_Piece]) -> Block:
-    first, last = pieces[0], pieces[-1]
-    encoding, content, client_crc = first.payload.encoding, first.payload.content, first.client_crc
-    if len(pieces) > 1:
-        encoding, content = _merged_payload(pieces, last.end_offset - first.first_offset)
+    first_offset, last = pieces[0].first_offset, pieces[-1]
+    # Of those that cover offsets only nothing is left to be merged.
+    full = [piece for piece in pieces if piece.units]
+    record_count = sum(len(piece.offsets) for piece in full)
+    is_dense = record_count == last.end_offset - first_offset
+    encoding, content, client_crc = int(ROWS), cast("bytes | memoryview", b""), 0
+    if len(full) == 1:
+        payload = full[0].payload
+        encoding, content, client_crc = payload.encoding, payload.content, full[0].client_crc
+    elif full:
+        encoding, content = _merged_payload(full, record_count)
         client_crc = records.checksum(content)
-    units = chain.from_iterable(piece.units for piece in pieces)
+    rows = list(chain.from_iterable(piece.units for piece in full))
     return block_of(
-        Units(*zip(*units, strict=True)),
+        Units(*zip(*rows, strict=True)) if rows else _NO_UNITS,
         content,
-        first_offset=first.first_offset,
+        first_offset=first_offset,
+        end_offset=last.end_offset,
+        offsets=() if is_dense else list(chain.from_iterable(it.offsets for it in full)),
         exposed_below=last.exposed_below,
-        max_timestamp_us=max(piece.max_timestamp_us for piece in pieces),
+        max_timestamp_us=max((it.max_timestamp_us for it in full), default=NO_TIMESTAMP_US),
+        time_ms=last.time_ms,
         encoding=encoding,
         client_crc=client_crc,
     )

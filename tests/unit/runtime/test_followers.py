@@ -426,7 +426,14 @@ def test_i26_a_leader_that_is_alone_with_its_rot_stays() -> None:
     alone(tell)
 
 
-def test_i26_a_follower_that_finds_its_log_damaged_copies_it_anew() -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        JournalDamaged("a file", 7, "a bit flipped"),
+        CorruptLog("what is settled would lack what was superseded"),
+    ],
+)
+def test_i26_a_follower_that_finds_its_log_damaged_copies_it_anew(damage: Exception) -> None:
     async def tell(trio: Trio) -> None:
         one, two, _ = trio.benches
         await trio.elect(one, 1)
@@ -436,7 +443,6 @@ def test_i26_a_follower_that_finds_its_log_damaged_copies_it_anew() -> None:
         two.driver.aim(StandBy())
         await two.driver.settled()
         follow = next(b.driver._state.target for b in trio.benches if b.driver.follows)
-        damage = JournalDamaged("a file", 7, "a bit flipped")
         two.failing_opens = [damage]
         # As a process that starts finds it.
         two.driver = two._open()

@@ -6,6 +6,7 @@ import contextlib
 
 import pytest
 
+from oncelog_server.core.cleaning import Cleanness
 from oncelog_server.core.machine import Needs, Settled, Snapshot, Table
 from oncelog_server.runtime.storage import snapshot_rows, tables
 from oncelog_server.runtime.storage.epochs import EpochEntry
@@ -44,6 +45,17 @@ def test_i27_what_is_cut_from_the_journal_is_settled_no_more() -> None:
     assert [it.first_offset for it in read_all(journal.data)] == [0]
     disk.crash()
     assert open_journal(disk.reopen()).data.settled_end == 1
+
+
+def test_i33_of_a_compacted_log_all_is_settled_anew_where_a_cut_takes_what_superseded() -> None:
+    """The journal has everything; what was taken out is in no block any more."""
+    journal = with_settled(FakeDisk())
+    journal.data.note_cleanness(Cleanness(2, 0, 2))
+    journal.cut(8)
+    assert (journal.data.settled_end, journal.data.compacted_to) == (2, 2)
+    journal.cut(7)
+    assert (journal.data.settled_end, journal.data.cleanness) == (0, Cleanness())
+    assert journal.log_end == 7
 
 
 @pytest.mark.parametrize("after", range(12))

@@ -717,6 +717,9 @@ class FetchSnapshotReply(google.protobuf.message.Message):
     SETTLED_END_FIELD_NUMBER: builtins.int
     SETTLED_AT_FIELD_NUMBER: builtins.int
     SETTLED_EPOCH_FIELD_NUMBER: builtins.int
+    COMPACTED_TO_FIELD_NUMBER: builtins.int
+    TOMBSTONES_TO_FIELD_NUMBER: builtins.int
+    HOLES_BELOW_FIELD_NUMBER: builtins.int
     cluster_id: builtins.bytes
     """UUID of the cluster, 16 bytes."""
     leader_boot_id: builtins.bytes
@@ -748,6 +751,14 @@ class FetchSnapshotReply(google.protobuf.message.Message):
     leader epoch.
     """
     settled_epoch: builtins.int
+    compacted_to: builtins.int
+    """With DATA: what compaction took out of what is sent. What a later record below `compacted_to`
+    superseded is gone; no tombstone at or above `tombstones_to` is; whatever is gone was superseded by
+    a record below `holes_below`. A replica that keeps what it has of its own must not lack a tombstone
+    of which it has an older record: where `tombstones_to` is behind the part, it begins anew.
+    """
+    tombstones_to: builtins.int
+    holes_below: builtins.int
     @property
     def slots(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """With the first part of the file: names of slots that there are."""
@@ -768,9 +779,12 @@ class FetchSnapshotReply(google.protobuf.message.Message):
         settled_end: builtins.int = ...,
         settled_at: builtins.int = ...,
         settled_epoch: builtins.int = ...,
+        compacted_to: builtins.int = ...,
+        tombstones_to: builtins.int = ...,
+        holes_below: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_next_position", b"_next_position", "next_position", b"next_position"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_next_position", b"_next_position", "allowed_at", b"allowed_at", "allowed_epoch", b"allowed_epoch", "cluster_id", b"cluster_id", "journal_offset", b"journal_offset", "leader_boot_id", b"leader_boot_id", "next_position", b"next_position", "part", b"part", "settled_at", b"settled_at", "settled_begin", b"settled_begin", "settled_end", b"settled_end", "settled_epoch", b"settled_epoch", "slots", b"slots", "time_ms", b"time_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_next_position", b"_next_position", "allowed_at", b"allowed_at", "allowed_epoch", b"allowed_epoch", "cluster_id", b"cluster_id", "compacted_to", b"compacted_to", "holes_below", b"holes_below", "journal_offset", b"journal_offset", "leader_boot_id", b"leader_boot_id", "next_position", b"next_position", "part", b"part", "settled_at", b"settled_at", "settled_begin", b"settled_begin", "settled_end", b"settled_end", "settled_epoch", b"settled_epoch", "slots", b"slots", "time_ms", b"time_ms", "tombstones_to", b"tombstones_to"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_next_position", b"_next_position"]) -> typing.Literal["next_position"] | None: ...
 
 global___FetchSnapshotReply = FetchSnapshotReply

@@ -149,6 +149,20 @@ COMMON: Final = (
         "grows. Alarm on it.",
         "partition",
     ),
+    _gauge(
+        "compacted_to",
+        "Offset below which a data log that is led has nothing superseded; 0 where "
+        "it was never compacted.",
+        "partition",
+    ),
+    _counter("compactions", "Passes of compaction over a data log."),
+    _counter("compacted_records", "Superseded records and tombstones that these took out."),
+    _gauge(
+        "compaction_waits",
+        "1 while a data log cannot be compacted, for the disk or a damaged log: it grows. Alarm on "
+        "it.",
+        "partition",
+    ),
     _gauge("log_start", "First journal offset of a log that is led.", "partition"),
     _gauge(
         "needed_from",

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
+from oncelog_server.core.cleaning import Cleanness
 from oncelog_server.core.ids import Incarnation, JournalOffset, LeaderEpoch, PartitionId
 from oncelog_server.runtime.replica.follower import SendSnapshot
 from oncelog_server.runtime.replica.following import Acknowledge, Answer, Ask
@@ -40,6 +41,8 @@ class SettledThere(NamedTuple):
     end: int = 0
     # All of it became readable by these frames.
     allowed: Allowance = Allowance()
+    # What was taken out of it, at most.
+    cleanness: Cleanness = Cleanness()
 
 
 class SnapshotPart(NamedTuple):

@@ -22,6 +22,7 @@ from oncelog_server.core.machine import Settled
 from oncelog_server.core.ports import Outbox
 from oncelog_server.core.role import Role
 from oncelog_server.runtime import vital
+from oncelog_server.runtime.replica.compacting import Compacting
 from oncelog_server.runtime.replica.dialog import SnapshotPart
 from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.epochs import Epochs
@@ -330,7 +331,7 @@ class Driver:
         except UnknownFrame:
             # Nothing is lost: a later version reads it.
             raise
-        except JournalDamaged as error:
+        except (JournalDamaged, CorruptLog) as error:
             if isinstance(self._state.target, Follow):
                 # There is one that is whole: who leads holds all that was acknowledged.
                 self._found_damage(error)
@@ -362,8 +363,10 @@ class Driver:
         """Of what was before its log, to whoever follows it. Raises NotLeader, InvalidArgument,
         CorruptLog, Unavailable."""
         self._led_in(epoch)
+        says = self.readable
+        tombstones_below = None if says is None else says.compaction.tombstones_below
         try:
-            return await self._log.read_part(wanted)
+            return await self._log.read_part(wanted, tombstones_below=tombstones_below)
         except CorruptLog as error:
             raise self.unreadable(error) from error
 
@@ -511,6 +514,19 @@ class Driver:
     @property
     def settled_end(self) -> int:
         return self.journal.data.settled_end if self._log.is_open else 0
+
+    @property
+    def compacted_to(self) -> int:
+        """See DataLog."""
+        return self.journal.data.compacted_to if self._log.is_open else 0
+
+    @property
+    def compacting(self) -> Compacting | None:
+        """While it leads or follows."""
+        led, followed = self._epochs.led, self._epochs.followership
+        if led is not None:
+            return led.compacting
+        return None if followed is None else followed.compacting
 
     async def read_settled(self, from_offset: int, max_bytes: int, *, below: int) -> list[Block]:
         return await self._log.read_settled(from_offset, max_bytes, below=below)

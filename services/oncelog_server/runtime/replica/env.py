@@ -27,6 +27,9 @@ EndMove = Callable[[PartitionId, int, IsrChange, int], None]
 
 # Replicas of one role whose committed logs are settled at once: each has a step in memory.
 SETTLING_AT_ONCE: Final = 2
+# A pass of compaction holds 32 bytes for each key that it looks at, as far as these go; where they
+# are full, another one goes on.
+COMPACTION_MAP_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,9 @@ class ReplicaEnv:
     control_journal_bytes_max: int = 4 << 30
     # Held for a step of settling.
     settling: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SETTLING_AT_ONCE))
+    # Held for a pass of compaction: one of the process at a time, for each has a map of keys.
+    compacting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    compaction_map_bytes: int = COMPACTION_MAP_BYTES
     # Settings of the topic of a partition, as etcd shows them: a hint, for what may come sooner.
     configs_of: Callable[[PartitionId], Mapping[str, str]] = lambda _: {}
 

@@ -25,6 +25,7 @@ from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.role import Role
 from oncelog_server.runtime import vital
 from oncelog_server.runtime.replica import snapshots
+from oncelog_server.runtime.replica.compacting import Compacting, Turns
 from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.projecting import Projecting
 from oncelog_server.runtime.replica.replaying import Slice, record_of, restore
@@ -72,8 +73,12 @@ class FollowerSnapshots:
         self.settling = Settling(
             partition, settler, journal, around, self.trimming, found_damage=found_damage
         )
+        self.compacting = Compacting(partition, settler, journal, around, self.settling)
+        self._turns = Turns(self.settling, self.compacting)
         self._settler = settler
-        self._snapshots = Snapshots(partition, journal, around, self.trimming, self.settling)
+        self._snapshots = Snapshots(
+            partition, journal, around, self.trimming, self.settling, self.compacting
+        )
         self._working: asyncio.Task[None] | None = None
         # It has the process's turn: what it does then is waited for, not cancelled.
         self._has_turn = False
@@ -96,7 +101,7 @@ class FollowerSnapshots:
             self._working = vital.spawn(self._work(), self._around.fatal)
         elif self.trimming.is_due:
             self._working = vital.spawn(self._trim(), self._around.fatal)
-        elif self.settling.is_due:
+        elif self._turns.is_due:
             self._working = vital.spawn(self._settle(), self._around.fatal)
 
     def _is_worth_it(self, behind_bytes: int) -> bool:
@@ -119,6 +124,7 @@ class FollowerSnapshots:
     def halt(self) -> None:
         """In one turn: no more is begun. `halted` waits for what runs."""
         self._halt.set()
+        self.compacting.give_way()
         if self._working is not None and not self._has_turn:
             self._working.cancel()
 
@@ -165,7 +171,7 @@ class FollowerSnapshots:
     async def _settle(self) -> None:
         self._has_turn = True
         try:
-            while await self.settling.step():
+            while await self._turns.step():
                 if self._halt.is_set() or self.trimming.is_due:
                     return
         finally:

@@ -22,6 +22,7 @@ from typing import Any, Final
 from oncelog_server.core.ids import Incarnation, LeaderEpoch, PartitionId
 from oncelog_server.core.role import Role
 from oncelog_server.runtime import vital
+from oncelog_server.runtime.replica.compacting import Compacting
 from oncelog_server.runtime.replica.dialog import Dialog, Said, Told
 from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.follower import SendSnapshot
@@ -116,6 +117,10 @@ class Followership:
     @property
     def settling(self) -> Settling:
         return self._snapshots.settling
+
+    @property
+    def compacting(self) -> Compacting:
+        return self._snapshots.compacting
 
     def _anew(self, high_watermark: int) -> Following:
         epoch = LeaderEpoch(self._target.epoch)

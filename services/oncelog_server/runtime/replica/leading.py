@@ -27,6 +27,7 @@ from oncelog_server.core.machine import EpochStart, Settled, Tick, needs_of
 from oncelog_server.core.ports import Outbox
 from oncelog_server.core.role import Role
 from oncelog_server.runtime.replica import replaying
+from oncelog_server.runtime.replica.compacting import Compacting
 from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.followers import Followers
 from oncelog_server.runtime.replica.projecting import Projecting
@@ -112,7 +113,10 @@ class Leadership:
             found_damage=self.followers.unreadable,
             holes_are_damage=granted.unclean_epoch == 0,
         )
-        self._snapshots = Snapshots(partition, journal, around, self.trimming, self.settling)
+        self.compacting = Compacting(partition, role.settler(), journal, around, self.settling)
+        self._snapshots = Snapshots(
+            partition, journal, around, self.trimming, self.settling, self.compacting
+        )
         self._settling_lag = SettlingLag(partition, journal, around.reporter)
         # When the oldest append that is not durable yet was made; 0 while all is durable.
         self._oldest_append_ms = 0
@@ -300,6 +304,7 @@ class Leadership:
             and not self._snapshots.are_waiting
             and not self.trimming.is_waiting
             and not self.settling.is_waiting
+            and not self.compacting.is_waiting
             and not self.settling.is_uncounted(self.machine.settled())
         )
 

@@ -125,7 +125,9 @@ class ReplicaLog:
             await self._around.offload(lambda: found.append(journal.disk_use()))
         return found[0]
 
-    async def read_part(self, wanted: PartOf) -> SnapshotPart:
+    async def read_part(self, wanted: PartOf, *, tombstones_below: int | None) -> SnapshotPart:
         """Of what was before it. Raises InvalidArgument, CorruptLog, Unavailable."""
         with self.readers:
-            return await read_part(self.journal, self._around.offload, wanted)
+            return await read_part(
+                self.journal, self._around.offload, wanted, tombstones_below=tombstones_below
+            )

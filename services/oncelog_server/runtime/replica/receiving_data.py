@@ -27,6 +27,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from oncelog_server.core.block import Block
+from oncelog_server.core.cleaning import Cleanness
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.ports import Clock
 from oncelog_server.core.settling import Settler
@@ -129,6 +130,7 @@ class ReceivingData:
                 await self._begin_at(begin, begun_at=rests_on.at)
                 continue
             try:
+                await self._note_cleanness(part.settled, target)
                 await self._append(part.part.data, target)
             except DoesNotFit as error:
                 await self._begin_anew(error)
@@ -161,6 +163,25 @@ class ReceivingData:
             error=str(why),
         )
         await self._begin_at(self._data.begin, begun_at=self._data.begun_at)
+
+    async def _note_cleanness(self, came: SettledThere, target: SettledThere) -> None:
+        """Before a part is kept: what was taken out of it lacks from then on. Raises DoesNotFit,
+        OSError."""
+        data, there = self._data, came.cleanness
+        cleanness: Cleanness | None = there
+        if self._next > data.begin:
+            cleanness = data.cleanness.with_part(there, first=self._next, end=came.end)
+        if cleanness is None:
+            raise DoesNotFit(
+                f"tombstones below {there.tombstones_to} are gone there, of which older records "
+                f"may be here, below {self._next}"
+            )
+        noted = cleanness
+        if noted != data.cleanness:
+            if self._unsynced_bytes:
+                # What came and is not noted would be given up.
+                await self._sync(target)
+            await self._offload(lambda: data.note_cleanness(noted))
 
     async def _append(self, came: bytes, target: SettledThere) -> None:
         """Raises DoesNotFit, CorruptLog, OSError."""
@@ -206,12 +227,12 @@ class ReceivingData:
     def _end_of(self, block: Block) -> Block | None:
         """What is not here of it: all replicas have the same units, whatever their blocks are."""
         assert self._settler is not None, "a role without a committed log copies nothing"
-        units = [it for it in self._settler.split(block) if it.end_offset > self._next]
-        if not units or units[0].first_offset > self._next:
-            raise CopyRefused(f"no record of offset {self._next} is in it")
-        if units[0].first_offset < self._next:
+        if not block.first_offset < self._next < block.end_offset:
+            raise CopyRefused(f"offset {self._next} is not in it")
+        tail = self._settler.tail(block, self._next)
+        if tail is None:
             raise DoesNotFit(f"offset {self._next} is within a unit of the leader's")
-        return self._settler.joined(units)
+        return tail
 
     async def _sync(self, target: SettledThere) -> None:
         await self._offload(lambda: self._data.sync_and_note(target.allowed.at))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from oncelog_server.core.cleaning import Cleanness
 from oncelog_server.core.ids import JournalOffset
 from oncelog_server.runtime.replica.dialog import SettledThere, SnapshotPart
 from oncelog_server.runtime.storage.journal import Journal
@@ -15,13 +16,20 @@ from oncelogpb.errors import InvalidArgument, Unavailable
 
 
 async def read_part(
-    journal: Journal, offload: Callable[[Callable[[], None]], Awaitable[None]], wanted: PartOf
+    journal: Journal,
+    offload: Callable[[Callable[[], None]], Awaitable[None]],
+    wanted: PartOf,
+    *,
+    tombstones_below: int | None,
 ) -> SnapshotPart:
-    """Off the loop. Raises InvalidArgument where there is no such thing, CorruptLog,
+    """Off the loop. `tombstones_below`: up to which a pass of compaction may drop them now; None:
+    nobody knows. Raises InvalidArgument where there is no such thing, CorruptLog,
     Unavailable."""
     if not journal.log_start:
         raise InvalidArgument("this log begins at 0: nothing was before it", field="content")
     parts = journal.snapshot_parts()
+    # A pass may end while this is read: the part is no cleaner than that.
+    compacted_to = journal.data.cleanness.compacted_to
     read: list[Part] = []
     try:
         await offload(lambda: read.append(parts.read(wanted)))
@@ -33,7 +41,14 @@ async def read_part(
     if wanted.content is Content.DATA:
         data = journal.data
         rests_on = journal.allowance_at(max(data.settled_at, data.begun_at))
-        there = SettledThere(data.begin, data.settled_end, rests_on)
+        said = data.cleanness
+        dropped_to = said.holes_below if tombstones_below is None else tombstones_below
+        there = SettledThere(
+            data.begin,
+            data.settled_end,
+            rests_on,
+            Cleanness(compacted_to, max(said.tombstones_to, dropped_to), said.holes_below),
+        )
         return SnapshotPart(offset, read[0], settled=there)
     if wanted.content is not Content.FILE or wanted.position:
         return SnapshotPart(offset, read[0])

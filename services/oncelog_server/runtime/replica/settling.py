@@ -143,9 +143,17 @@ class Settling:
     @property
     def _is_behind(self) -> bool:
         newest = self._newest
-        if newest is None or not self._worth.wants(newest.settled):
+        if newest is None:
             return False
-        return max(self._data.settled_end, newest.settled.begin) < newest.settled.end
+        settled = newest.settled
+        return max(self._data.settled_end, settled.begin) < self._wanted_end(settled)
+
+    def _wanted_end(self, settled: Settled) -> int:
+        """Where settling ends. What lies below the point to which a leader has compacted must stand
+        in blocks, whatever is wanted now: who leads serves it as far as it is compacted there."""
+        if self._worth.wants(settled):
+            return settled.end
+        return min(settled.end, settled.compaction.compacted_below)
 
     @property
     def _begins_too_late(self) -> bool:

@@ -73,6 +73,7 @@ class SettlingLag:
         lag_ms = self._readable.seen(readable, settled_end=end, now_ms=now_ms)
         for name, value in (
             ("settled_end", data.settled_end),
+            ("compacted_to", data.compacted_to if data.cleanness.holes_below else 0),
             ("settling_lag", records),
             ("settling_lag_bytes", self._journal.bytes_from(reached_at) if records else 0),
             ("settling_lag_ms", lag_ms if records else 0),

@@ -8,7 +8,8 @@ Each is whole by itself: it leaves out the rows that an earlier one has brought 
 none that one was only to bring there.
 
 Slots go to the disk with each snapshot, and by themselves where many are held. By turns with both,
-what is in front of the log goes (`trimming`), and what is readable is settled (`settling`).
+what is in front of the log goes (`trimming`), what is readable is settled (`settling`), and what is
+superseded of that is taken out (`compacting`).
 
 Invariants: a snapshot holds only what is below the HW when it is written, and stands only when the
 slots of all before it are durable; one at a time, and one of an epoch that is over is never written
@@ -24,6 +25,7 @@ from typing import Any, Final
 from oncelog_server.core import failpoints
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.machine import Machine, Snapshot, needs_of
+from oncelog_server.runtime.replica.compacting import Compacting, Turns
 from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.settling import Settling
 from oncelog_server.runtime.replica.trimming import Trimming
@@ -49,11 +51,13 @@ class Snapshots:
         around: ReplicaEnv,
         trimming: Trimming,
         settling: Settling,
+        compacting: Compacting,
     ) -> None:
         self._partition = partition
         self._journal = journal
         self._trimming = trimming
         self._settling = settling
+        self._turns = Turns(settling, compacting)
         self._clock = around.clock
         self._reporter = around.reporter
         self._offload = around.offload
@@ -77,7 +81,7 @@ class Snapshots:
             self._failing = False
             self._reporter.gauge("snapshot_failing", 0, partition=str(self._partition))
         self._captured = None
-        self._settling.drop()
+        self._turns.drop()
 
     async def ended(self) -> None:
         """Returns when none is being written."""
@@ -123,7 +127,7 @@ class Snapshots:
             self._saving = asyncio.get_running_loop().create_task(self._flush_slots())
         elif self._wanted and self._trimming.is_due:
             self._saving = asyncio.get_running_loop().create_task(self._trim())
-        elif self._wanted and self._settling.is_due:
+        elif self._wanted and self._turns.is_due:
             self._saving = asyncio.get_running_loop().create_task(self._settle())
 
     async def make_room_for_slots(self) -> None:
@@ -195,7 +199,7 @@ class Snapshots:
     async def _settle(self) -> None:
         """Step by step, as long as nothing else waits for its turn."""
         try:
-            while await self._settling.step():
+            while await self._turns.step():
                 if self._captured is not None or self._trimming.is_due or not self._wanted:
                     return
         finally:

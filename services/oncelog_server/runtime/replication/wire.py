@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from oncelog_server.core.cleaning import Cleanness
 from oncelog_server.core.ids import Incarnation, JournalOffset, LeaderEpoch, PartitionId
 from oncelog_server.core.wire import partition_id, partition_message
 from oncelog_server.runtime.replica.dialog import Said, SettledThere, SnapshotPart, Told
@@ -167,6 +168,9 @@ def snapshot_reply(
         settled_end=sent.settled.end,
         settled_at=sent.settled.allowed.at,
         settled_epoch=sent.settled.allowed.epoch,
+        compacted_to=sent.settled.cleanness.compacted_to,
+        tombstones_to=sent.settled.cleanness.tombstones_to,
+        holes_below=sent.settled.cleanness.holes_below,
     )
 
 
@@ -183,5 +187,6 @@ def snapshot_part(reply: pb.FetchSnapshotReply) -> SnapshotPart:
             reply.settled_begin,
             reply.settled_end,
             Allowance(reply.settled_at, reply.settled_epoch),
+            Cleanness(reply.compacted_to, reply.tombstones_to, reply.holes_below),
         ),
     )

@@ -16,13 +16,16 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final
 
+from oncelog_server.runtime.storage.data_walk import Damage
 from oncelog_server.runtime.storage.port import Disk, File, read_all
 from oncelog_server.runtime.storage.segment import INDEX_SUFFIX, OffsetIndex
-from oncelogpb.errors import OffsetOutOfRange
+from oncelogpb.errors import CorruptLog, OffsetOutOfRange
 
 DATA_SUFFIX: Final = ".data"
 # Of a file that is to stand in the place of another.
 REWRITTEN_SUFFIX: Final = ".rewritten"
+# Of one that stands in the place of several, of which some may be left: "<base>-<end>.joined".
+JOINED_SUFFIX: Final = ".joined"
 # Of one in which nothing is intact, and whose name another one takes.
 ASIDE_SUFFIX: Final = ".damaged"
 # Files of one log that stay open after a read, where a node does not say it for all of its logs.
@@ -33,6 +36,15 @@ def data_base_of(name: str) -> int | None:
     """The offset that a file is named by; None for other files."""
     stem = name.removesuffix(DATA_SUFFIX)
     return int(stem) if stem != name and len(stem) == 20 and stem.isdigit() else None
+
+
+def joined_range_of(name: str) -> tuple[int, int] | None:
+    """The offsets that it covers; None for other files."""
+    stem = name.removesuffix(JOINED_SUFFIX)
+    base, _, end = stem.partition("-")
+    if stem == name or not (base.isdigit() and end.isdigit()):
+        return None
+    return int(base), int(end)
 
 
 class DataFile:
@@ -73,6 +85,16 @@ class DataFile:
     def size(self) -> int:
         if self._size is None:
             self._size = self.file.size()
+        return self._size
+
+    def measure(self) -> int:
+        """Its size, without leaving it open. Raises OSError."""
+        if self._size is None:
+            file = self._disk.open(self.path)
+            try:
+                self._size = file.size()
+            finally:
+                file.close()
         return self._size
 
     def add(self, offset: int, data: bytes) -> None:
@@ -119,6 +141,22 @@ class DataFile:
         disk.rename(temporary, anew.path)
         anew._index, anew._size = index, size
         return anew
+
+    def take_place_of(self, old: list[DataFile]) -> None:
+        """Of what it covers, ascending: they go, the last one first, and it gets the name of the
+        first one. Raises OSError: then it is tried again, with those that are left."""
+        while len(old) > 1:
+            old[-1].remove()
+            old.pop()
+        with self._lock:
+            # Who reads keeps the file that is open, whatever it is called.
+            self._opened(create=False)
+            self._drop_index_file()
+            old[0].retire()
+            path = self._stem + DATA_SUFFIX
+            if self.path != path:
+                self._disk.rename(self.path, path)
+                self.path = path
 
     def truncate(self, size: int, *, end_offset: int) -> None:
         """Durably, to blocks below `end_offset`. Raises OSError."""
@@ -199,6 +237,56 @@ class DataFile:
             file.close()
 
 
+class RewrittenFile:
+    """A file that is to stand in the place of neighbours, block by block. Blocking; raises
+    OSError."""
+
+    def __init__(self, disk: Disk, directory: str, base: int, end: int) -> None:
+        """It covers these offsets."""
+        self.base = base
+        self.end = end
+        self._disk = disk
+        self._directory = directory
+        self._stem = f"{directory}/{base:020d}"
+        self._path = self._stem + REWRITTEN_SUFFIX
+        if disk.exists(self._path):
+            disk.remove(self._path)
+        self._file: File | None = disk.open(self._path, create=True)
+        self._index = OffsetIndex()
+        self.size = 0
+
+    def add(self, offset: int, data: bytes) -> None:
+        """A block, behind the last one. Into the page cache."""
+        assert self._file is not None, "it is not dropped"
+        self._disk.write_unsynced(self._file, self.size, data)
+        self._index.saw(offset, self.size)
+        self.size += len(data)
+
+    def sync(self) -> None:
+        assert self._file is not None, "it is not dropped"
+        self._disk.sync(self._file)
+
+    def stand_beside(self, *, is_joined: bool) -> DataFile:
+        """As it is read from now on. `is_joined`: it is in the place of several, so from here on a
+        start finishes what was begun."""
+        assert self._file is not None, "it is not dropped"
+        if is_joined:
+            path = f"{self._stem}-{self.end:020d}{JOINED_SUFFIX}"
+            self._disk.rename(self._path, path)
+            self._path = path
+        self._file.close()
+        self._file = None
+        anew = DataFile(self._disk, self._directory, self.base, size=self.size)
+        anew.path, anew._index = self._path, self._index
+        return anew
+
+    def abandon(self) -> None:
+        """It will not be used, and goes with the next sweep. Once it stands this does nothing."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
 class OpenDataFiles:
     """Of all data logs that share it, on one event loop: the file read longest ago rests."""
 
@@ -212,3 +300,13 @@ class OpenDataFiles:
         if len(self._files) > self._count_max:
             _, oldest = self._files.popitem(last=False)
             oldest.rest()
+
+
+def corrupt(file: DataFile, damage: Damage) -> CorruptLog:
+    """Names file and byte, and the offsets that cannot be read."""
+    return CorruptLog(
+        f"{file.path} is damaged at byte {damage.position}: {damage.why}. Offsets "
+        f"{damage.first_offset} to {damage.end_offset} are not served from this replica",
+        file=file.path,
+        position=damage.position,
+    )

@@ -19,13 +19,14 @@ Left out: what is settled, when, and from what (`runtime/replica/settling`).
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from errno import EBADF
 from itertools import chain, pairwise
 from typing import Final
 
 from oncelog_server.core.block import Block
+from oncelog_server.core.cleaning import Cleanness
 from oncelog_server.runtime.storage.copying import CopyRefused
 from oncelog_server.runtime.storage.data_blocks import (
     BlockError,
@@ -33,7 +34,13 @@ from oncelog_server.runtime.storage.data_blocks import (
     encode_block,
     verify_block,
 )
-from oncelog_server.runtime.storage.data_file import DataFile, OpenDataFiles
+from oncelog_server.runtime.storage.data_cutting import emptied, noted_cut
+from oncelog_server.runtime.storage.data_file import (
+    DataFile,
+    OpenDataFiles,
+    RewrittenFile,
+    corrupt,
+)
 from oncelog_server.runtime.storage.data_note import NOT_KNOWN, DataNote
 from oncelog_server.runtime.storage.data_recovery import RecoveredData, recover_data
 from oncelog_server.runtime.storage.data_walk import (
@@ -44,7 +51,6 @@ from oncelog_server.runtime.storage.data_walk import (
     blocks_from,
     bytes_from,
     find_block,
-    find_exposed_above,
     off_the_loop,
 )
 from oncelog_server.runtime.storage.port import Disk
@@ -67,8 +73,9 @@ class DataLog:
         open_files: OpenDataFiles | None = None,
     ) -> None:
         self.directory = directory
-        self._disk = disk
-        self._segment_bytes = segment_bytes
+        self.disk = disk
+        # What a file has at most, but for one of a single block.
+        self.segment_bytes = segment_bytes
         self._note = recovered.note
         # What the note says.
         self._settled = recovered.settled
@@ -81,6 +88,9 @@ class DataLog:
         # Removed as soon as that can be done.
         self._gone: list[DataFile] = []
         self._front: list[DataFile] = []
+        # What stands in the place of these, and has not got its name yet.
+        self._joined: tuple[DataFile, list[DataFile]] | None = None
+        self._history = 0
         self._in_doubt = self._closed = False
         self._has_directory = bool(recovered.files) or recovered.note.kept is not None
 
@@ -119,6 +129,30 @@ class DataLog:
         NOT_KNOWN: it stood somewhere in this journal."""
         return self._settled.begun_at
 
+    @property
+    def compacted_to(self) -> int:
+        """Offset, at most the settled end: what a record below supersedes is gone."""
+        return max(self.begin, min(self._settled.compacted_to, self.settled_end))
+
+    @property
+    def cleanness(self) -> Cleanness:
+        """What was taken out."""
+        said = self._settled
+        return Cleanness(said.compacted_to, said.tombstones_to, said.holes_below)
+
+    def note_cleanness(self, cleanness: Cleanness) -> None:
+        """Durably, whichever slot of the note rots. What is not noted is given up. Raises
+        OSError."""
+        self._settle_doubts()
+        self._make_directory()
+        self._note_cleanness(cleanness)
+
+    def _note_cleanness(self, cleanness: Cleanness) -> None:
+        settled = self._settled._replace(**cleanness._asdict())
+        if settled != self._settled:
+            self._note.save_in_both(settled)
+            self._settled = settled
+
     # ------------------------------------------------------------------------------------ growing
 
     def append(self, blocks: Iterable[Block]) -> None:
@@ -130,11 +164,18 @@ class DataLog:
             for number, block in enumerate(blocks):
                 if number == 0:
                     self._begin_with(block.first_offset)
+                    self._require_not_compacted(block.first_offset)
                 step = Step(block.first_offset, block.end_offset, block.exposed_below, 0)
                 self._append(step, b"".join(encode_block(block)))
         except BaseException:
             self._in_doubt = True
             raise
+
+    def _require_not_compacted(self, offset: int) -> None:
+        """What comes has all of its records, whatever was in parts of other replicas."""
+        compacted_to, tombstones_to, holes_below = self.cleanness
+        now = Cleanness(min(compacted_to, offset), min(tombstones_to, offset), holes_below)
+        self._note_cleanness(now)
 
     def append_copied(self, data: bytes) -> int:
         """Blocks as another replica's `parts_from` gave them; all of them or none. Returns where
@@ -196,7 +237,7 @@ class DataLog:
     def _make_directory(self) -> None:
         """With a note before the first file: without one, files are taken for all that is left."""
         if not self._has_directory:
-            self._disk.make_directory(self.directory)
+            self.disk.make_directory(self.directory)
             self._note.save(self._settled)
             self._has_directory = True
 
@@ -226,11 +267,11 @@ class DataLog:
     def _taking(self, offset: int, size: int) -> DataFile:
         """The file that takes the next block."""
         last = self._files[-1] if self._files else None
-        if last is not None and self._grows(last) and last.size + size <= self._segment_bytes:
+        if last is not None and self._grows(last) and last.size + size <= self.segment_bytes:
             if last not in self._unsynced:
                 self._unsynced.append(last)
             return last
-        file = DataFile(self._disk, self.directory, offset, size=0)
+        file = DataFile(self.disk, self.directory, offset, size=0)
         self._files = (*self._files, file)
         self._unsynced.append(file)
         return file
@@ -248,6 +289,7 @@ class DataLog:
     def _settle_doubts(self) -> None:
         """Before anything else is changed."""
         self._require_usable()
+        self._finish_join()
         if self._in_doubt or self._end != self.settled_end:
             self._give_up()
         elif self._settled.beyond_goes:
@@ -275,7 +317,7 @@ class DataLog:
                 opened = file.file
                 self._open_files.use(file)
                 walk = blocks_from(extent, from_offset, max_bytes, below=end)
-                found = await off_the_loop(walk, self._disk, opened)
+                found = await off_the_loop(walk, self.disk, opened)
             except OffsetOutOfRange:
                 found = None
             if isinstance(found, list):
@@ -284,7 +326,7 @@ class DataLog:
                 raise self._deleted(from_offset)
             if file in self._files:
                 assert found is not None, "only a file that went is refused"
-                raise _corrupt(file, found)
+                raise corrupt(file, found)
             # It was replaced, or cut, meanwhile.
             end = min(end, self.settled_end)
             if from_offset >= end:
@@ -300,7 +342,7 @@ class DataLog:
         file, extent = self._holding(offset)
         found = at_once(bytes_from(extent, offset, max_bytes), file.file)
         if isinstance(found, Damage):
-            raise _corrupt(file, found)
+            raise corrupt(file, found)
         return found
 
     def damaged_at(self, offset: int) -> tuple[int, int] | None:
@@ -366,8 +408,9 @@ class DataLog:
             new,
             ((it.step.first_offset, old.read(it.position, it.step.length)) for it in behind),
         )
-        anew = DataFile.written_anew(self._disk, self.directory, file.base, parts)
+        anew = DataFile.written_anew(self.disk, self.directory, file.base, parts)
         self._files = tuple(anew if it is file else it for it in self._files)
+        self._history += 1
         file.retire()
 
     def _put_in_front(self, first: int, end: int, new: list[tuple[int, bytes]]) -> None:
@@ -375,37 +418,69 @@ class DataLog:
         lost_to = self._first_base
         if end != lost_to or first > self.begin:
             raise ValueError(f"what lacks are the offsets {self.begin} to {lost_to}")
-        anew = DataFile.written_anew(self._disk, self.directory, first, new)
+        anew = DataFile.written_anew(self.disk, self.directory, first, new)
         self._files = (anew, *self._files)
+        self._history += 1
+
+    # ------------------------------------------------------------------------- rewritten as a whole
+
+    @property
+    def history(self) -> int:
+        """Another one whenever files were changed otherwise than by what is appended."""
+        return self._history
+
+    def spans(self) -> Sequence[tuple[DataFile, int]]:
+        """All files that have blocks below the settled end, ascending, and where each ends. Raises
+        CorruptLog where the first one lacks."""
+        if self.begin < self.settled_end:
+            self._holding(self.begin)
+        files, end = self._files, self.settled_end
+        spans = zip(files, [*(file.base for file in files[1:]), end], strict=True)
+        return [(file, min(behind, end)) for file, behind in spans if file.base < end]
+
+    def seal(self) -> None:
+        """No file that is there takes another block. What is not noted is given up. Raises
+        OSError."""
+        self._settle_doubts()
+        if self._settled.position:
+            self._save(self._settled._replace(base=self.settled_end, position=0))
+
+    def join(self, anew: RewrittenFile, count: int) -> None:
+        """Puts a file that is written and synced in the place of so many neighbours, which it
+        covers. Raises OSError: what it began is done before anything else is changed."""
+        self._settle_doubts()
+        first = bisect_left(self._files, anew.base, key=lambda file: file.base)
+        old = self._files[first : first + count]
+        end = self._files[first + count].base if first + count < len(self._files) else anew.end
+        assert end == anew.end, "it covers what they do"
+        assert not any(self._grows(file) for file in old), "`seal` first"
+        joined = anew.stand_beside(is_joined=count > 1)
+        self._files = (*self._files[:first], joined, *self._files[first + count :])
+        self._joined = (joined, list(old))
+        self._finish_join()
+
+    def _finish_join(self) -> None:
+        if self._joined is not None:
+            joined, old = self._joined
+            joined.take_place_of(old)
+            self._joined = None
 
     # -------------------------------------------------------------------------- what goes of it
 
     def cut(self, journal_end: int, *, journal_start: int) -> None:
         """Drops blocks that became readable by what stands at or above this journal offset: it is
         gone from the journal, which begins at `journal_start`. Whoever calls it has not cut the
-        journal yet."""
+        journal yet. Raises CorruptLog where that cannot be: see `noted_cut`."""
         self._settle_doubts()
+        cut = noted_cut(self._settled, self._files, journal_end, journal_start=journal_start)
         if self.begun_at > journal_end:
             self.take_back_begin(journal_start=journal_start)
-        if self.settled_at <= journal_end:
+        if cut is None or self.settled_at <= journal_end:
             return
-        settled = self._settled._replace(settled_at=journal_end)
-        for file in reversed(self._files):
-            extent = Extent(file.base, settled.settled_end, file.size, file.index)
-            found = at_once(find_exposed_above(extent, journal_end), file.file)
-            if found is None:
-                break
-            settled = settled._replace(
-                settled_end=found.offset, base=file.base, position=found.position
-            )
-            if found.position:
-                break
-        if settled.settled_end <= max(self.begin, self._first_base):
-            begun_at = settled.begun_at
-            settled = DataNote(
-                self.begin, self.begin, settled.settled_at, self.begin, begun_at=begun_at
-            )
-        self._shorten(settled)
+        cut = cut._replace(begin=self.begin, begun_at=self.begun_at)
+        if cut.settled_end <= max(self.begin, self._first_base):
+            cut = emptied(cut)
+        self._shorten(cut)
 
     def take_back_begin(self, *, journal_start: int) -> None:
         """What is below `begin` was not deleted after all. All is given up, to be settled anew from
@@ -434,6 +509,7 @@ class DataLog:
         the journal offset `begun_at` says, or comes with `append_copied` where it is of another
         replica's."""
         self._require_usable()
+        self._finish_join()
         self._make_directory()
         self._shorten(DataNote(offset, offset, 0, offset, 0, begun_at=begun_at if offset else 0))
 
@@ -445,6 +521,7 @@ class DataLog:
         kept = tuple(file for file in self._files if max(settled.begin, file.base) < end)
         self._gone += self._files[len(kept) :]
         self._files = kept
+        self._history += 1
         self._remove_beyond()
 
     def _remove_beyond(self) -> None:
@@ -484,6 +561,7 @@ class DataLog:
         are wholly below go, front to back. Where even the settled end is below, all go, and the
         next block begins at `offset` or behind."""
         self._require_usable()
+        self._finish_join()
         if self._is_wholly_below(offset):
             self.begin_at(offset, begun_at=begun_at)
         count = sum(file.base <= offset for file in self._files[1:])
@@ -494,6 +572,7 @@ class DataLog:
             self._settled = settled
             self._front += self._files[:count]
             self._files = self._files[count:]
+            self._history += 1
         while self._front:
             self._front[0].remove()
             self._front.pop(0)
@@ -502,8 +581,8 @@ class DataLog:
 
     def disk_bytes(self) -> int:
         """What its files take. Blocking. Raises OSError."""
-        names = self._disk.list(self.directory)
-        return sum(self._disk.taken_bytes(f"{self.directory}/{name}") for name in names)
+        names = self.disk.list(self.directory)
+        return sum(self.disk.taken_bytes(f"{self.directory}/{name}") for name in names)
 
     def close(self) -> None:
         """What was not noted is given up by the next start."""
@@ -518,13 +597,3 @@ class DataLog:
     def _require_usable(self) -> None:
         if self._closed:
             raise OSError(EBADF, "the data log is closed", self.directory)
-
-
-def _corrupt(file: DataFile, damage: Damage) -> CorruptLog:
-    """Names file and byte, and the offsets that cannot be read."""
-    return CorruptLog(
-        f"{file.path} is damaged at byte {damage.position}: {damage.why}. Offsets "
-        f"{damage.first_offset} to {damage.end_offset} are not served from this replica",
-        file=file.path,
-        position=damage.position,
-    )

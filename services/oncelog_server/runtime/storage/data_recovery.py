@@ -16,7 +16,12 @@ from typing import Final, NamedTuple
 
 from oncelog_server.runtime.storage.damage import UnknownFrame
 from oncelog_server.runtime.storage.data_blocks import BlockTooNew
-from oncelog_server.runtime.storage.data_file import REWRITTEN_SUFFIX, DataFile, data_base_of
+from oncelog_server.runtime.storage.data_file import (
+    REWRITTEN_SUFFIX,
+    DataFile,
+    data_base_of,
+    joined_range_of,
+)
 from oncelog_server.runtime.storage.data_note import NOT_KNOWN, DataNote, DataNoteFile
 from oncelog_server.runtime.storage.data_walk import (
     Extent,
@@ -41,10 +46,12 @@ class RecoveredData(NamedTuple):
 
 def recover_data(disk: Disk, directory: str) -> RecoveredData:
     """Blocking. Raises UnknownFrame where a newer version wrote it, OSError."""
-    names = disk.list(directory)
-    for name in names:
+    for name in disk.list(directory):
         if name.endswith(REWRITTEN_SUFFIX):
             disk.remove(f"{directory}/{name}")
+        elif (covered := joined_range_of(name)) is not None:
+            _finish_join(disk, directory, name, *covered)
+    names = disk.list(directory)
     bases = [base for name in names if (base := data_base_of(name)) is not None]
     note = DataNoteFile(disk, directory)
     if note.kept is None and not bases:
@@ -62,6 +69,19 @@ def recover_data(disk: Disk, directory: str) -> RecoveredData:
     if settled != note.kept:
         note.save(settled)
     return RecoveredData(note, settled, (*sealed, *kept))
+
+
+def _finish_join(disk: Disk, directory: str, name: str, base: int, end: int) -> None:
+    """It was synced before it got its name, so what it covers goes."""
+    names = disk.list(directory)
+    for other in reversed(names):
+        found = data_base_of(other)
+        if found is not None and base < found < end:
+            DataFile(disk, directory, found).remove()
+    first = DataFile(disk, directory, base)
+    if disk.exists(first.index_path):
+        disk.remove(first.index_path)
+    disk.rename(f"{directory}/{name}", first.path)
 
 
 def _without_note(files: list[DataFile]) -> tuple[DataNote, list[DataFile]]:

@@ -1,0 +1,141 @@
+"""A replica that gets what its leader has settled and compacted: nothing comes back that was
+deleted, and it knows how clean it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+import pytest
+
+from oncelog_server.core.cleaning import Cleanness
+from oncelog_server.core.machine import Compaction, Settled
+from oncelog_server.runtime.replica import receiving_data
+from oncelog_server.runtime.replica.driver import Driver
+from oncelog_server.runtime.storage import snapshot_parts
+from oncelog_server.runtime.storage.data_log import DataLog
+from tests.simulation.virtual_time import VirtualTimeLoop, run
+from tests.unit.runtime.test_followers import Trio
+from tests.unit.runtime.test_receiving import begin_in_the_middle, follow
+from tests.unit.runtime.test_receiving_data import SETTLED_AT, Settles, after_a_kill, asked_for
+from tests.unit.runtime.test_trimming import live
+from tests.unit.storage.cleaned_logs import SETTLER, clean, held, must_be, unit_of
+
+# `a` is deleted at 15, `b` is written again and again.
+GIVEN: Final = [
+    (
+        b"a" if at in (3, 15) else b"b" if at % 4 == 0 else b"%d" % at,
+        None if at == 15 else b"%d" % at,
+    )
+    for at in range(40)
+]
+
+
+def settle(log: DataLog, start: int, end: int, *, units_each: int) -> None:
+    units = [unit_of(at, [GIVEN[at]]) for at in range(start, end)]
+    for number in range(0, len(units), units_each):
+        log.append([SETTLER.joined(units[number : number + units_each])])
+    log.sync_and_note(SETTLED_AT)
+
+
+def story(
+    monkeypatch: pytest.MonkeyPatch,
+    tombstones_below: int,
+    tell: Callable[[Trio], Coroutine[Any, Any, None]],
+) -> None:
+    """The leader's log begins in the middle, and what was before is settled, and compacted."""
+    loop = VirtualTimeLoop()
+    says = Settled(compaction=Compaction(True, 0, 30, tombstones_below))
+    monkeypatch.setattr(Driver, "readable", property(lambda self: says))
+
+    async def main() -> None:
+        trio = Trio(loop)
+        for bench in trio.benches:
+            bench.role = Settles()
+            bench.driver = bench._open()
+        begin_in_the_middle(trio.benches[0])
+        data = trio.benches[0].journal.data
+        settle(data, 0, 30, units_each=5)
+        clean(data, 30, tombstones_below)
+        settle(data, 30, 40, units_each=5)
+        await tell(trio)
+
+    run(main(), loop)
+
+
+def test_i33_who_gets_all_of_it_is_as_clean_as_its_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot_parts, "PART_BYTES_MAX", 64)
+
+    async def tell(trio: Trio) -> None:
+        one, two, _ = trio.benches
+        await trio.elect(one, 3)
+        await live(*trio.benches, seconds=15)
+        assert held(two.journal.data) == held(one.journal.data) == must_be(GIVEN, 30, 20)
+        assert two.journal.data.cleanness == Cleanness(30, 20, 30)
+        two = await after_a_kill(trio, 1)
+        assert two.journal.data.cleanness == Cleanness(30, 20, 30)
+
+    story(monkeypatch, 20, tell)
+
+
+def test_i33_who_has_a_record_whose_tombstone_is_gone_there_begins_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def tell(trio: Trio) -> None:
+        one, two, _ = trio.benches
+        settle(two.journal.data, 0, 10, units_each=3)
+        assert b"a" in {it.key for it in held(two.journal.data)}
+        await trio.elect(one, 3)
+        await live(*trio.benches, seconds=15)
+        assert b"a" not in {it.key for it in held(two.journal.data)}, "it was deleted"
+        assert held(two.journal.data) == held(one.journal.data)
+        assert two.reporter.events.count("settled records do not fit the leader's") == 1
+
+    story(monkeypatch, 20, tell)
+
+
+@pytest.mark.parametrize("had", [10, 13])
+def test_i33_who_has_what_every_tombstone_there_is_for_keeps_it(
+    monkeypatch: pytest.MonkeyPatch, had: int
+) -> None:
+    async def tell(trio: Trio) -> None:
+        one, two, _ = trio.benches
+        settle(two.journal.data, 0, had, units_each=3)
+        clean(two.journal.data, 8)
+        await trio.elect(one, 3)
+        await live(*trio.benches, seconds=15)
+        data = two.journal.data
+        assert min(asked_for(trio, two)) == had
+        mine = [it for it in must_be(GIVEN, 8, 0) if it.offset < had]
+        theirs = [it for it in must_be(GIVEN, 30, 0) if it.offset >= had]
+        assert held(data) == [*mine, *theirs]
+        assert data.cleanness == Cleanness(8, 0, 30), "what it has of its own is as clean as it was"
+        clean(data, 40, 20)
+        assert held(data) == must_be(GIVEN, 40, 20)
+
+    story(monkeypatch, 0, tell)
+
+
+def test_i33_what_lacks_in_a_part_is_noted_before_it_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A kill in the middle: who cuts what came, knows."""
+    monkeypatch.setattr(snapshot_parts, "PART_BYTES_MAX", 64)
+    monkeypatch.setattr(receiving_data, "SYNC_EVERY_BYTES", 1)
+
+    async def tell(trio: Trio) -> None:
+        one, two, _ = trio.benches
+        settle(two.journal.data, 0, 4, units_each=3)
+        await trio.elect(one, 3, followers=0)
+        two.driver.aim(follow(one))
+        for _ in range(3_000):
+            if len(asked_for(trio, two)) == 3:
+                break
+            two.driver.report()
+            await asyncio.sleep(0.001)
+        two = await after_a_kill(trio, 1)
+        assert 4 < two.journal.data.settled_end < 40
+        assert two.journal.data.cleanness.holes_below == 30
+
+    story(monkeypatch, 0, tell)
