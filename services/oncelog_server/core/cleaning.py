@@ -59,10 +59,10 @@ class LastOffsets:
         # It takes so many keys.
         self.keys_max = self._slots * used // of
         self._count = 0
-        self._low = array("Q", bytes(8 * self._slots))
-        self._high = array("Q", bytes(8 * self._slots))
+        self._low = array("Q", (0,)) * self._slots
+        self._high = array("Q", (0,)) * self._slots
         # Offset + 1.
-        self._behind = array("Q", bytes(8 * self._slots))
+        self._behind = array("Q", (0,)) * self._slots
 
     def __len__(self) -> int:
         return self._count

@@ -74,7 +74,7 @@ class DataCleaning:
         visible_until_ms: int | None = None,
     ) -> None:
         """`below`: X at most, where memory holds all keys. `visible_until_ms`: what became readable
-        later is not looked at, but below `at_least`. Takes its memory at once."""
+        later is not looked at, but below `at_least`. Its first piece takes its memory."""
         self._log = log
         self._settler = settler
         self._history = log.history
@@ -84,9 +84,8 @@ class DataCleaning:
         self._at_least = at_least
         self._visible_until_ms = visible_until_ms
         self._tombstones_below = tombstones_below
-        self._last = LastOffsets(
-            max_bytes=map_bytes_max, keys_wanted=max(self.below - self._from, 0)
-        )
+        self._map_bytes_max = map_bytes_max
+        self._last = LastOffsets(max_bytes=0, keys_wanted=0)
         self._file: RewrittenFile | None = None
         self._steps = self._all_steps()
         # The durable step that is next; "": none is.
@@ -129,6 +128,9 @@ class DataCleaning:
 
     def _all_steps(self) -> Generator[str, None, None]:
         log = self._log
+        self._last = LastOffsets(
+            max_bytes=self._map_bytes_max, keys_wanted=max(self.below - self._from, 0)
+        )
         _sweep_rewritten(log)
         yield from self._look_at_keys()
         said = log.cleanness
