@@ -1,4 +1,5 @@
-"""Bugs of where a data log begins, once the state by which it does is taken back."""
+"""Bugs of where a data log begins, once the state by which it does is taken back, and of what it
+lacks."""
 
 from __future__ import annotations
 
@@ -71,6 +72,40 @@ BUGS: Final = (
                 "partition_leader/test_deletion_taken_back",
                 "test_i25_a_begin_that_a_later_state_contradicts_is_taken_back",
             ): "assert 0 == 1",
+        },
+    ),
+    Bug(
+        "missing-records-found-by-who-reads-them",
+        "I26: what was settled and is nowhere is told when the log is opened",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.settling:Settling._may_look_for_hole",
+                "return self._tells_all_that_went(newest)",
+                "return False",
+            ),
+        ),
+        {
+            unit(
+                "partition_leader/test_holes",
+                "test_i26_records_that_are_missing_are_told_when_a_log_is_opened",
+            ): "assert 0 == 1",
+        },
+    ),
+    Bug(
+        "what-the-journal-has-is-called-missing",
+        "I26: records whose frames are there are settled again, or read there",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.holes:find_hole",
+                "if _needs_from(stretch, first) < journal.log_start:",
+                "if True:",
+            ),
+        ),
+        {
+            unit(
+                "partition_leader/test_holes",
+                "test_i26_what_stands_behind_the_start_of_the_journal_is_not_missing",
+            ): "'settled records are missing' not in",
         },
     ),
 )

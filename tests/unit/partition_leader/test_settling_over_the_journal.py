@@ -336,6 +336,7 @@ def test_i26_what_is_in_neither_data_log_nor_journal_is_found_and_copied_anew(
         await without_blocks(process)
         assert found, "who has a hole says so, and is copied anew where others have it"
         assert "neither the data log nor the journal" in str(found[0])
+        assert "partitions/p/data lacks them" in str(found[0])
 
     story(tell, 20_000)
 

@@ -163,6 +163,12 @@ COMMON: Final = (
         "it.",
         "partition",
     ),
+    _gauge(
+        "records_missing",
+        "Records that this replica had settled, and that are in neither its data log nor its "
+        "journal, as far as that was found when it was opened. Alarm on it.",
+        "partition",
+    ),
     _gauge("log_start", "First journal offset of a log that is led.", "partition"),
     _gauge(
         "needed_from",

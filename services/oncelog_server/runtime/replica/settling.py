@@ -32,6 +32,7 @@ from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.machine import Settled
 from oncelog_server.core.settling import BLOCK_BYTES, Settler, Weight
 from oncelog_server.runtime.replica.env import ReplicaEnv
+from oncelog_server.runtime.replica.holes import find_hole
 from oncelog_server.runtime.replica.settling_source import Source, Standing, Units, in_slices
 from oncelog_server.runtime.replica.settling_worth import LEAST_BATCHES, SMALL_BYTES, Worth
 from oncelog_server.runtime.replica.trimming import Trimming
@@ -87,6 +88,9 @@ class Settling:
         self._worth = Worth(settles=self._data.settled_end > 0)
         # Offset of the snapshot that was weighed last.
         self._weighed: int | None = None
+        self._has_looked = False
+        # Records that were settled, and are nowhere, as far as that was found.
+        self._missing = 0
         # Why nothing is settled, as operators were told; "": nothing is in its way.
         self.why_waits = ""
         # Journal offset of the newest snapshot of which all is settled.
@@ -106,7 +110,7 @@ class Settling:
     @property
     def is_waiting(self) -> bool:
         """There is something to do, once it is its turn: whoever is quiet goes on being asked."""
-        if self._standing is None or self._begins_too_late:
+        if self._standing is None or self._begins_too_late or self._may_look_for_hole:
             return True
         return self._is_unweighed or self._has_deleted or self._is_behind
 
@@ -250,6 +254,8 @@ class Settling:
             await self._look()
         elif self._begins_too_late:
             await self._take_back_begin()
+        elif self._may_look_for_hole:
+            await self._look_for_hole()
         elif self._is_unweighed:
             await self._weigh()
         elif self._has_deleted:
@@ -267,6 +273,38 @@ class Settling:
         if found:
             self._worth.follow(found[-1][1])
         self._tell_trimming()
+
+    @property
+    def _may_look_for_hole(self) -> bool:
+        newest = self._newest
+        if self._has_looked or self._settler is None or newest is None:
+            return False
+        return self._tells_all_that_went(newest)
+
+    async def _look_for_hole(self) -> None:
+        """Once, at first: a reader may come late, and what is not wanted is never settled."""
+        newest, journal, settler = self._newest, self._journal, self._settler
+        assert newest is not None, "it may look"
+        assert settler is not None, "it may look"
+        self._has_looked = True
+        hole = await find_hole(newest, journal, settler, self._around.offload)
+        if hole is None:
+            return
+        self._around.reporter.event(
+            "settled records are missing",
+            level="error",
+            partition=str(self._partition),
+            file=hole.file,
+            first_offset=hole.first_offset,
+            end_offset=hole.end_offset,
+            log_start=journal.log_start,
+        )
+        self._missing = hole.end_offset - hole.first_offset
+        self._around.reporter.gauge(
+            "records_missing", self._missing, partition=str(self._partition)
+        )
+        if self._holes_are_damage:
+            self._found_damage(CorruptLog(str(hole), file=hole.file))
 
     async def _take_back_begin(self) -> None:
         newest, data, journal = self._newest, self._data, self._journal
@@ -450,10 +488,16 @@ class Settling:
     def _worked(self) -> None:
         if self.why_waits:
             self._around.reporter.event("settling goes on", partition=str(self._partition))
-            self.drop()
+            self._goes_on()
 
     def drop(self) -> None:
         """It is over: an alarm would never end."""
+        if self._missing:
+            self._missing = 0
+            self._around.reporter.gauge("records_missing", 0, partition=str(self._partition))
+        self._goes_on()
+
+    def _goes_on(self) -> None:
         if self.why_waits:
             self.why_waits = ""
             self._around.reporter.gauge("settling_waits", 0, partition=str(self._partition))

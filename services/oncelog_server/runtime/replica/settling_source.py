@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Final, NamedTuple
 
 from oncelog_server.core.frame import StoredFrame
@@ -78,6 +78,12 @@ class Source:
             return iter(())
         rows = self._journal.snapshots.rows(self._settler.table, end)
         return rows.around(from_offset, self._settler.row_offset)
+
+    async def stretches(self, count: int) -> list[Stretch]:
+        """So many at most; whoever asks reads none of them."""
+        found: list[Stretch] = []
+        await self._offload(lambda: found.extend(islice(self._stretches, count)))
+        return found
 
     async def next_units(self) -> Units:
         """Those of one step; none where it is over."""

@@ -59,6 +59,8 @@ from oncelogpb.errors import CorruptLog, OffsetOutOfRange
 
 # In a replica's directory.
 DATA_DIRECTORY: Final = "data"
+# Files whose ends are looked at, a block of each.
+LOOKED_AT_MAX: Final = 16
 
 
 class DataLog:
@@ -356,6 +358,21 @@ class DataLog:
             return self.begin, min(self._first_base, self.settled_end)
         found = at_once(find_block(extent, offset), file.file)
         return (found.first_offset, found.end_offset) if isinstance(found, Damage) else None
+
+    def lacking(self) -> list[tuple[int, int, str]]:
+        """Offsets that should be here, half-open, and what lacks them: a file in front that is
+        gone, and ends of the last LOOKED_AT_MAX files. Damage elsewhere is found where it is read.
+        Blocking; may run in a thread. Raises OSError."""
+        found: list[tuple[int, int, str]] = []
+        if self.begin < min(self._first_base, self.settled_end):
+            found.append((self.begin, min(self._first_base, self.settled_end), self.directory))
+        files = self._files[-LOOKED_AT_MAX:]
+        ends = [*(file.base for file in files[1:]), self.settled_end]
+        for file, end in zip(files, ends, strict=False):
+            damaged = self.damaged_at(end - 1)
+            if damaged is not None and damaged[0] >= file.base:
+                found.append((*damaged, file.path))
+        return found
 
     def _deleted(self, offset: int) -> OffsetOutOfRange:
         return OffsetOutOfRange(
