@@ -32,6 +32,7 @@ from oncelog_server.runtime.etcd.keys import (
 )
 from oncelog_server.runtime.etcd.port import KeyValue
 from oncelog_server.runtime.replica.driver import Driver
+from oncelog_server.runtime.replicas import ORPHANS_DIRECTORY, directory_of
 from oncelog_server.runtime.storage.frames import FrameError, step
 from oncelog_server.runtime.storage.journal import Journal
 
@@ -123,6 +124,8 @@ class Copies:
         self._whose: dict[str, str] = {}
         # By incarnation, those of which a frame is damaged that no start looks at.
         self._rotten: dict[str, tuple[str, PartitionId, int]] = {}
+        # Whose data log was damaged, and how many logs of that partition were put aside there then.
+        self._lacking: dict[tuple[str, PartitionId], int] = {}
         # False while etcd is lost: nobody says who is in sync.
         self._etcd_stands = True
         # Those that were rebuilt, and have not had enough replicas in sync since.
@@ -353,6 +356,21 @@ class Copies:
     def hides_rot(self, incarnation: str, name: str, partition: PartitionId, end: int) -> None:
         """Nobody finds it before he reads that very frame, which ends at this journal offset."""
         self._rotten[incarnation] = name, partition, end
+
+    def lacks_blocks(self, name: str, partition: PartitionId) -> None:
+        """Of what it has settled something is damaged or gone."""
+        self._lacking[name, partition] = self._put_aside(name, partition)
+
+    def may_lack_blocks(self, replica: Replica) -> bool:
+        """It was not copied anew since. A log that begins where its leader's does has another
+        incarnation, and its own blocks still."""
+        which = replica.name, replica.driver.partition
+        return self._lacking.get(which) == self._put_aside(*which)
+
+    def _put_aside(self, name: str, partition: PartitionId) -> int:
+        directory = directory_of(partition).rpartition("/")[2]
+        listed = self._world.machines[name].disk.list(ORPHANS_DIRECTORY)
+        return sum(one.startswith(directory) for one in listed)
 
     def rotten(self) -> list[Replica]:
         """Those of which nobody has found it so far, and that have it still: a log may begin behind

@@ -22,8 +22,10 @@ from oncelog_server.core.frame import OCCUPY_RECORDS, StoredFrame
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.roles import PARTITION_LEADER
 from oncelogpb import records
+from oncelogpb.errors import CorruptLog
 from tests.faults.verdict import replay
 from tests.simulation.copies import Replica
+from tests.simulation.moments import DATA_REFUSED
 
 if TYPE_CHECKING:
     from oncelog_server.partition_leader.machine import PartitionMachine
@@ -49,7 +51,7 @@ class Row(NamedTuple):
 
 
 class Order(NamedTuple):
-    """Of one replica: its records by offset, all from `begin` to `end`."""
+    """Of one replica: its records by offset, from `begin` to `end`: all, but for what rotted."""
 
     begin: int
     end: int
@@ -100,9 +102,24 @@ class DenseOrders:
         settled = Order(0, 0, {}) if data is None else await self._settled(replica, data, frames)
         same_rows(f"{replica} and its journal", settled, rows)
         rows |= settled.rows
+        if self._world.copies.may_lack_blocks(replica):
+            return Order(begin, end, rows)
         missing = [offset for offset in range(begin, end) if offset not in rows]
         assert not missing, f"I14: {replica} holds no record at {missing[:3]} of [{begin}, {end})"
         return Order(begin, end, rows)
+
+    async def _blocks(self, replica: Replica, data: DataLog, position: int) -> list[Block] | int:
+        """From there on; of who may lack some, where to go on behind what is refused."""
+        try:
+            return await data.read(position, READ_BYTES)
+        except CorruptLog as error:
+            refused = error
+        may_lack = self._world.copies.may_lack_blocks(replica)
+        assert may_lack, f"I26: {replica} lost what it had settled: {refused}"
+        lacks = data.damaged_at(position)
+        assert lacks is not None, f"I26: {replica} refuses what it has: {refused}"
+        self._world.moments.add(DATA_REFUSED)
+        return lacks[1]
 
     async def _settled(
         self, replica: Replica, data: DataLog, frames: Mapping[int, StoredFrame]
@@ -111,7 +128,10 @@ class DenseOrders:
         rows: dict[int, Row] = {}
         position = data.begin
         while position < data.settled_end:
-            blocks = await data.read(position, READ_BYTES)
+            blocks = await self._blocks(replica, data, position)
+            if isinstance(blocks, int):
+                position = blocks
+                continue
             assert blocks, f"I14: {replica} has settled {position}, and no block holds it"
             for block in blocks:
                 assert block.first_offset <= position < block.end_offset, "blocks follow each other"
@@ -130,8 +150,8 @@ def same_rows(
     """As far as others know them; up to `below`, where they know all. Raises AssertionError."""
     assert below is None or order.end == below, f"I14: {what}: {order.end} and {below} are ends"
     for offset in range(order.begin, order.end):
-        if (other := others.get(offset)) is not None:
-            row = order.rows[offset]
+        row, other = order.rows.get(offset), others.get(offset)
+        if row is not None and other is not None:
             assert row == other, f"I8: {what} have different records at {offset}: {row} and {other}"
 
 

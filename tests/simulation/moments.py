@@ -59,6 +59,9 @@ COPY_FAILED: Final = "a follower could not write"
 DISK_LOST: Final = "a disk was lost"
 ROTTED: Final = "a bit of a journal flipped"
 COPIED_ANEW: Final = "a damaged log was copied anew"
+DATA_ROTTED: Final = "a bit of what was settled flipped"
+DATA_LOST: Final = "a file of what was settled was lost"
+DATA_REFUSED: Final = "what a replica had settled was refused at the end"
 ROT_HIDDEN: Final = "a bit flipped where no start looks"
 ETCD_REBUILT: Final = "etcd was rebuilt from data directories"
 ETCD_BROUGHT_BACK: Final = "etcd came back, for a recovery would have been in doubt"
@@ -153,6 +156,9 @@ MOMENTS: Final = (
     DISK_LOST,
     ROTTED,
     COPIED_ANEW,
+    DATA_ROTTED,
+    DATA_LOST,
+    DATA_REFUSED,
     ROT_HIDDEN,
     ROT_READ,
     ETCD_REBUILT,
@@ -184,6 +190,7 @@ PROMISES: Final[Mapping[str, _Any]] = {
     "wall clock": ((MOMENT, WALL_JUMPED),),
     "lost disk": ((MOMENT, DISK_LOST),),
     "rot": ((MOMENT, ROTTED),),
+    "rotten blocks": ((MOMENT, DATA_ROTTED), (MOMENT, DATA_LOST)),
     "lost etcd": ((MOMENT, ETCD_REBUILT), (MOMENT, ETCD_BROUGHT_BACK)),
     "twins": _FENCED,
     "hopper": _FENCED,

@@ -45,6 +45,7 @@ OFTEN: Final[Mapping[str, float]] = {keeping.NAME: 0.3, settling.NAME: 0.3}
 # How often the other topics of a day are settled, and each of such a day's.
 SETTLED_DAYS: Final = 0.25
 SETTLED_TOPICS: Final = 0.7
+ROTTEN_BLOCKS: Final = "rotten blocks"
 STOPPED_CLIENT: Final = "stopped client"
 MOVED_GROUPS: Final = "moved groups"
 # Those that were added later, and how often days have them. A lost etcd stops everybody.
@@ -53,6 +54,7 @@ LATER: Final[Mapping[str, float]] = {
     LOST_ETCD: 0.15,
     STOPPED_CLIENT: 0.6,
     MOVED_GROUPS: 0.6,
+    ROTTEN_BLOCKS: 0.5,
 }
 # Those that all days have, and the gardener's.
 TOPICS: Final = ("in", "out", "side", gardening.TOPIC)
@@ -179,6 +181,11 @@ def _may_lose_disks(plan: Plan) -> bool:
     return plan.min_insync_replicas > 1 and max(topics, *controls) > 1
 
 
+def _may_lose_blocks(plan: Plan) -> bool:
+    is_settled = any("materialization" in wanted for wanted in plan.configs.values())
+    return is_settled and _may_lose_disks(plan)
+
+
 def _has_followers(plan: Plan) -> bool:
     """Of some role."""
     topics = max(map(plan.replicas_of_topic, plan.replicas))
@@ -199,6 +206,7 @@ def _deletes_nothing(plan: Plan) -> bool:
 OF_COPIES: Final[Mapping[str, Callable[[Plan], bool]]] = {
     LOST_DISK: _may_lose_disks,
     "rot": _may_lose_disks,
+    ROTTEN_BLOCKS: _may_lose_blocks,
     "unanswered ISR": _has_followers,
     LONE_TAIL: _has_followers,
     LOST_ETCD: _deletes_nothing,

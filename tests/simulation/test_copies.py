@@ -18,6 +18,9 @@ from tests.simulation.copies import Replica
 from tests.simulation.disk import Tear
 from tests.simulation.moments import (
     COPIED_ANEW,
+    DATA_LOST,
+    DATA_REFUSED,
+    DATA_ROTTED,
     DISK_LOST,
     ETCD_REBUILT,
     LEADER_MOVED,
@@ -27,7 +30,7 @@ from tests.simulation.moments import (
 )
 from tests.simulation.plan import Plan
 from tests.simulation.rotting import Where, flip_a_bit
-from tests.simulation.swarm import GARDENER, LOST_DISK, LOST_ETCD, plan_of
+from tests.simulation.swarm import GARDENER, LOST_DISK, LOST_ETCD, ROTTEN_BLOCKS, plan_of
 from tests.simulation.unearthing import unearth
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.simulation.workload import run_plan
@@ -199,6 +202,15 @@ def test_i26_a_journal_of_which_a_bit_flips_is_copied_anew() -> None:
     told = run_plan(plan, 2)
     assert told.report.clean, str(told.report)
     assert {ROTTED, COPIED_ANEW} <= told.reached[MOMENT]
+
+
+def test_i26_blocks_that_rot_or_are_lost_are_refused_and_never_served_otherwise() -> None:
+    """In a day of three nodes and replicas. All that was acknowledged is read; who leads without it
+    is copied anew, and a follower refuses what it lacks."""
+    plan = dataclasses.replace(three_replicas(3), faults=(ROTTEN_BLOCKS,), trouble_s=6.0)
+    told = run_plan(plan, 3)
+    assert told.report.clean, str(told.report)
+    assert {DATA_ROTTED, DATA_LOST, DATA_REFUSED, COPIED_ANEW} <= told.reached[MOMENT]
 
 
 def test_days_have_one_to_three_replicas_and_lose_disks_only_where_nothing_is_lost_with_them() -> (

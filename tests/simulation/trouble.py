@@ -33,6 +33,7 @@ from tests.simulation.moments import (
 )
 from tests.simulation.network import Way
 from tests.simulation.rotting import Where, flip_a_bit
+from tests.simulation.rotting_data import rot_data
 from tests.simulation.striking import Striker
 from tests.simulation.troubled_groups import move_groups, stop_a_client
 from tests.simulation.world import Process
@@ -547,6 +548,7 @@ FAULTS: Final[Mapping[str, Callable[[Trouble], Awaitable[None]]]] = {
     "lost files": lose_files,
     "lost disk": Trouble.lost_disk,
     "rot": Trouble.rot,
+    "rotten blocks": rot_data,
     "wall clock": Trouble.wall_clock,
     "etcd": Trouble.etcd,
     "stale watch": Trouble.stale_watch,
