@@ -53,6 +53,7 @@ EXEMPT: Final[dict[str, str]] = {
     "oncelog.aio.fetching:Prefetcher._receive": "reads; nothing is sent",
     "oncelog.aio.log:Log.start": "asks for metadata",
     "oncelog.aio.table_view:TableView._follow": "reads",
+    "oncelog.aio.table_view:TableView._look_how_far": "reads",
     "oncelog.aio.log:Log.run_until": "a new transaction each time; what the last one left in doubt "
     "its consumer asks the group",
     "oncelog.aio.outcomes:_transact": "the gap is told only where no answer was lost (the call's "

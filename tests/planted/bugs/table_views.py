@@ -141,4 +141,32 @@ BUGS: Final = (
             unit(VIEW, "test_too_little_memory_ends_it_by_name"): "DID NOT RAISE",
         },
     ),
+    Bug(
+        "a-table-comes-too-late-for-a-tombstone",
+        "I33: a table shows no key whose tombstone was compacted away before it came there",
+        (
+            Edit(
+                "oncelog._core.pace:Pace.is_late",
+                "kept_ms is not None and",
+                "kept_ms is None and kept_ms and",
+            ),
+        ),
+        {
+            unit(
+                "client/test_table_pace",
+                "test_i33_a_table_that_comes_too_late_for_a_tombstone_begins_anew",
+            ): "b'a': b'1'"
+        },
+    ),
+    Bug(
+        "a-table-that-hears-nothing-is-late",
+        "a table that has shown all is not late, however long nothing came",
+        (Edit("oncelog._core.pace:Pace.read_all", "self.since = asked", "pass"),),
+        {
+            unit(
+                "client/test_table_pace",
+                "test_a_table_that_has_caught_up_may_hear_nothing_for_long",
+            ): "assert "
+        },
+    ),
 )

@@ -53,6 +53,8 @@ class ScriptedTransport:
         self._waiting: dict[Endpoint, list[asyncio.Task[Any]]] = defaultdict(list)
         self.delay_s = 0.001
         self.streams: list[Iterable[Any]] = []
+        # Settings of topic "a".
+        self.configs: dict[str, str] = {}
 
     def metadata(self, to: Endpoint, request: Any) -> Any:
         """Port 0: nobody leads it. No partitions: there is no topic."""
@@ -65,7 +67,7 @@ class ScriptedTransport:
                 roles=["coordinator", "partition_leader", "offset_manager"],
             )
         if ("a" in request.topics or TOPIC_ID in request.topic_ids) and self.partitions:
-            topic = reply.topics.add(name="a", topic_id=TOPIC_ID)
+            topic = reply.topics.add(name="a", topic_id=TOPIC_ID, configs=self.configs)
             for number, port in enumerate(self.partitions):
                 topic.partitions.add(number=number, leader=_leader(port))
         for name in request.transaction_groups:

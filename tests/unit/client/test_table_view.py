@@ -66,6 +66,7 @@ def following(
     *streams: list[Any],
     partitions: tuple[int, ...] = (5,),
     ends: dict[int, int] | None = None,
+    configs: dict[str, str] | None = None,
     **options: Any,
 ) -> tuple[Any, float]:
     """`ends`: what leaders say of the ends of partitions, where not 0."""
@@ -73,6 +74,7 @@ def following(
     async def main() -> Any:
         transport = ScriptedTransport(*partitions)
         transport.streams = list(streams)
+        transport.configs = configs or {}
 
         def list_offsets(to: Endpoint, request: leader.ListOffsetsRequest) -> Any:
             told = leader.ListOffsetsReply()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from oncelog._core.deletions import Deletions
+from oncelog._core.pace import tombstones_kept_ms
 from oncelog._core.positions import Positions
 from oncelog._core.routing import PartitionKey
 from oncelog.aio.assigned import Assigned
@@ -79,6 +80,17 @@ class Following:
     def skipped(self) -> dict[TopicPartition, int]:
         """Offsets that were deleted before they were read, of those partitions where some were."""
         return self._deletions.counts(self._assigned.names)
+
+    @property
+    def tombstones_kept_ms(self) -> int | None:
+        """By the settings of the topic, as this client knows them; None: for ever."""
+        topic = self._protocol.directory.topic(self.topic)
+        return None if topic is None else tombstones_kept_ms(topic.configs)
+
+    def begin_anew(self) -> list[int]:
+        """Reads all partitions, these, from their first records on again."""
+        self._positions.forget()
+        return [key.number for key in self._positions.assigned]
 
     def position(self, partition: int) -> int | None:
         """All below it was taken; None: it has not begun."""

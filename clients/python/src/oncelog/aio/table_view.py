@@ -12,6 +12,8 @@ Promised:
 - of a transaction, all that it has in one partition is shown at one moment; its parts in several
   partitions, each at a moment of its own (a consumer's `transactions(across=True)` gives such, but
   not those that coordinators have forgotten, and a table begins at the first record);
+- it shows no key whose tombstone was compacted away before it came there: a table that is so slow,
+  or was away for so long, that this could be begins anew (`oncelog._core.pace`);
 - a table that cannot go on (its topic was deleted, its memory is full) says so at every use, and
   shows nothing that it does not know to be true. One that only waits, for a leader say, shows what
   it has.
@@ -33,6 +35,7 @@ import pyarrow as pa
 from oncelog._core.buffers import check_bytes
 from oncelog._core.latest import Keys, Latest, Values
 from oncelog._core.merged import moments
+from oncelog._core.pace import ASKS_EVERY, LATE, Moment, Pace
 from oncelog.aio.following import Following
 from oncelog.batch import Chunk, TopicPartition
 from oncelog.errors import Closed
@@ -51,6 +54,8 @@ REMOVED_MAX: Final = 1_000
 FORGET_S: Final = 60.0
 # Keys that may wait in one `TableChanges`.
 CHANGES_KEYS_MAX: Final = 1_000_000
+# How often it is looked whether the topic's tombstones go, at most, milliseconds.
+LOOK_MS: Final = 600_000
 # The columns of `to_arrow`.
 KEY_VALUE_SCHEMA: Final = pa.schema(
     [
@@ -160,7 +165,9 @@ class TableView(Mapping[bytes, bytes]):
         # Set, and replaced, by each step.
         self._moved = asyncio.Event()
         self._forgetting: asyncio.Task[None] | None = None
+        self._pace = Pace(self._moment())
         self._task = asyncio.get_running_loop().create_task(self._follow())
+        self._pacing = asyncio.get_running_loop().create_task(self._look_how_far())
 
     # ------------------------------------------------------------------------------- looking it up
 
@@ -305,7 +312,7 @@ class TableView(Mapping[bytes, bytes]):
     async def close(self) -> None:
         """Ends reading, and lets go of all. Safe to repeat."""
         self._closed = True
-        tasks = [self._task, *([self._forgetting] if self._forgetting else [])]
+        tasks = [self._task, self._pacing, *([self._forgetting] if self._forgetting else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -345,7 +352,10 @@ class TableView(Mapping[bytes, bytes]):
                     continue
                 if chunks:
                     attempt = 0
-                    self._show(chunks)
+                    if self._pace.is_late(self._moment(), self._following.tombstones_kept_ms):
+                        self._read_again()
+                    else:
+                        self._show(chunks)
                 # Others have their turn, also where there is always something to take.
                 await asyncio.sleep(0)
         except Exception as error:
@@ -402,6 +412,40 @@ class TableView(Mapping[bytes, bytes]):
         with self._lock:
             self._latest.drop(partition)
         self._wake_all()
+
+    def _read_again(self) -> None:
+        """What it has shown before may be removed, and nothing left that says so."""
+        log.warning(
+            "the table of %r has not shown all within %s of delete.retention.ms, when tombstones "
+            "go: it reads the topic anew. Raise that setting where this comes again",
+            self.topic,
+            LATE,
+        )
+        self._pace.begin_anew(self._moment())
+        with self._lock:
+            for partition in self._following.begin_anew():
+                self._latest.drop(partition)
+        self._wake_all()
+
+    async def _look_how_far(self) -> None:
+        """Whether all that can be read now is shown soon, again and again, where tombstones go."""
+        while self.is_following:
+            kept_ms = self._following.tombstones_kept_ms
+            asked = self._moment()
+            if kept_ms is None:
+                self._pace.read_all(asked)
+            else:
+                try:
+                    await self.caught_up(kept_ms / 1000)
+                except errors.OncelogError as error:
+                    # Who looks something up is told what is the matter.
+                    log.info("%s", error.message)
+                else:
+                    self._pace.read_all(asked)
+            await asyncio.sleep(min((kept_ms or LOOK_MS) * ASKS_EVERY, LOOK_MS) / 1000)
+
+    def _moment(self) -> Moment:
+        return Moment(self._protocol.now_ms(), self._protocol.wall_ns() / 1_000_000)
 
     async def _forget_removed(self) -> None:
         """Once all that can be read now was: what comes then is later."""
