@@ -84,6 +84,8 @@ class Day:
         self._ports: dict[str, int] = {}
         self._names_by_port: dict[int, str] = {}
         self._pauses = 0
+        # Topics that are in no history: their applications judge themselves.
+        self.unrecorded: set[str] = set()
         # What applications judge at the end, when all is read.
         self.judges: list[Life] = []
         # What a reader was given of all topics, when all were gone.
@@ -107,7 +109,7 @@ class Day:
         """When all are gone: what is there for ever."""
         client = self.connect()
         await client.log.settle()
-        topics = list(self.plan.partitions)
+        topics = [name for name in self.plan.partitions if name not in self.unrecorded]
         self.seen = await client.log.read_everything(topics)
         # Its positions are those of the journal, whose last ones may be no records: it ends where
         # nothing comes.

@@ -56,6 +56,8 @@ JOINER_FELL: Final = "a replica fell that was not in sync yet"
 JOIN_CUT_OFF: Final = "a replica fell while its joining was asked for"
 LOG_CUT: Final = "a log was cut"
 COPY_FAILED: Final = "a follower could not write"
+TABLE_LOOKED: Final = "a table was looked at"
+TABLE_REMOVED: Final = "a key was removed"
 DISK_LOST: Final = "a disk was lost"
 ROTTED: Final = "a bit of a journal flipped"
 COPIED_ANEW: Final = "a damaged log was copied anew"
@@ -196,6 +198,7 @@ PROMISES: Final[Mapping[str, _Any]] = {
     "hopper": _FENCED,
     "keeper": ((MOMENT, START_MOVED),),
     "settler": ((MOMENT, LEADER_SETTLED),),
+    "tabler": ((MOMENT, TABLE_LOOKED), (MOMENT, TABLE_REMOVED)),
 }
 
 

@@ -26,7 +26,7 @@ class Garden:
 
     async def plant(self, day: Day, log: RecordedLog) -> None:
         """Leaves the topic in place when it goes."""
-        _unrecorded(log)
+        unrecorded(log)
         admin = log.admin.inner
         while day.goes_on("gardener") and not day.is_tired():
             try:
@@ -55,7 +55,7 @@ class Garden:
 
     async def visit(self, day: Day, log: RecordedLog) -> None:
         """Who reads it is given records, or told what is wrong: it is never left with nothing."""
-        _unrecorded(log)
+        unrecorded(log)
         consumer = await log.log.consumer([TOPIC], start="earliest")
         told = 0
         while day.goes_on("gardener") and told < PATIENCE:
@@ -69,8 +69,9 @@ class Garden:
         await consumer.close()
 
 
-def _unrecorded(log: RecordedLog) -> None:
-    """A history knows topics by name, and would take the next one of a name for the last."""
+def unrecorded(log: RecordedLog) -> None:
+    """Nothing of this client's calls is in the history, which knows topics by name, and would take
+    the next one of a name for the last; nor does it know tombstones."""
     transport = log.log.protocol.transport
     if isinstance(transport, RecordedTransport):
         log.log.protocol.transport = transport.inner

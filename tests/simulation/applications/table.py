@@ -16,6 +16,7 @@ from tests.simulation.applications import (
     producing,
     resting,
     settling,
+    tabling,
     wire,
 )
 from tests.simulation.day import Day
@@ -61,6 +62,11 @@ def _settlement() -> tuple[Live, ...]:
         settler.read_units,
         settler.operate,
     )
+
+
+def _tables() -> tuple[Live, ...]:
+    tabler = tabling.Tabler()
+    return (tabler.write, tabler.write, tabler.follow, tabler.follow, tabler.see_own)
 
 
 def _crew() -> tuple[Live, ...]:
@@ -140,5 +146,11 @@ APPLICATIONS: Final[Mapping[str, Application]] = {
         settings=settling.SETTINGS,
         topics=settling.TOPICS,
         configs=settling.CONFIGS,
+    ),
+    tabling.NAME: Application(
+        _tables,
+        settings=settling.SETTINGS,
+        topics=tabling.TOPICS,
+        configs=tabling.CONFIGS,
     ),
 }
