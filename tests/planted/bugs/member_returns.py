@@ -6,7 +6,8 @@ from typing import Final
 
 from tests.planted.planting import Bug, Edit, unit
 
-_CORE: Final = "oncelog._core.membership:Membership"
+_MODULE: Final = "oncelog._core.membership"
+_CORE: Final = f"{_MODULE}:Membership"
 _TESTS: Final = "client/test_member_returns"
 
 BUGS: Final = (
@@ -110,7 +111,7 @@ BUGS: Final = (
         "I29: a process that starts while its group is away dies, and is not there when it is back",
         (
             Edit(
-                f"{_CORE}.refused",
+                f"{_MODULE}:_is_silence",
                 "errors.TryAgain | errors.InDoubt | CannotConnect",
                 "errors.TryAgain | errors.InDoubt",
             ),
@@ -145,8 +146,8 @@ BUGS: Final = (
         (
             Edit(
                 f"{_CORE}._leave_refused",
-                "is_silence = isinstance(error, errors.TryAgain | errors.InDoubt | CannotConnect)",
-                "is_silence = False",
+                "if _is_silence(error) and",
+                "if False and",
             ),
         ),
         {

@@ -343,8 +343,7 @@ class Membership:
             return
         if self._ends_membership(error, now_ms):
             return
-        if isinstance(error, errors.TryAgain | errors.InDoubt | CannotConnect):
-            # Also where no process of the role was ever met: it may be on its way.
+        if _is_silence(error):
             self._silence = error
             self._due_ms = now_ms + AGAIN_MS
         else:
@@ -413,8 +412,7 @@ class Membership:
         now_ms: float,
     ) -> None:
         """A new leader has heard nobody, and gives each member a whole session: it must be told."""
-        is_silence = isinstance(error, errors.TryAgain | errors.InDoubt | CannotConnect)
-        if is_silence and self._leaves_unheard < LEAVES_MAX - 1:
+        if _is_silence(error) and self._leaves_unheard < LEAVES_MAX - 1:
             self._leaves_unheard += 1
             self._leave_due_ms = now_ms + AGAIN_MS
         else:
@@ -428,3 +426,9 @@ class Membership:
         """Asserts the invariants; for tests."""
         assert self.state is State.MEMBER or not self._held
         assert set(self.may_read).isdisjoint(self.must_let_go)
+
+
+def _is_silence(error: errors.OncelogError) -> bool:
+    """The group has not refused: it did not answer, or nobody can say what it answered. Also where
+    no process of the role was ever met: it may be on its way."""
+    return isinstance(error, errors.TryAgain | errors.InDoubt | CannotConnect)
