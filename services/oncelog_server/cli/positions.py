@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 import click
 
+from oncelog_server.cli.output import EPOCH
 from oncelog_server.cli.session import Session
 from oncelog_server.cli.times import parse_time
 from oncelogpb.errors import from_status
@@ -23,24 +25,32 @@ class Since(NamedTuple):
 
     timestamp_us: int
 
+    @property
+    def moment(self) -> datetime:
+        """Raises OverflowError where no calendar has it."""
+        return EPOCH + timedelta(microseconds=self.timestamp_us)
+
 
 # An offset, EARLIEST, LATEST, or by time.
 Start = int | str | Since
 
 
-def parse_start(what: str, text: str) -> Start:
-    """Raises UsageError that names `what`."""
-    if text in (EARLIEST, LATEST):
+def parse_start(what: str, text: str, words: Sequence[str] = (EARLIEST, LATEST)) -> Start:
+    """One of the words, an offset, or a time that a calendar has. Raises UsageError that names
+    `what`."""
+    if text in words:
         return text
     if text.isdecimal():
         return int(text)
     try:
-        return Since(parse_time(text, now_us=time.time_ns() // 1000))
-    except ValueError:
+        since = Since(parse_time(text, now_us=time.time_ns() // 1000))
+        _ = since.moment
+    except (ValueError, OverflowError):
         raise click.UsageError(
-            f"{what} {text!r} is neither {EARLIEST}, {LATEST}, an offset, nor a time like "
+            f"{what} {text!r} is neither {', '.join(words)}, an offset, nor a time like "
             "2026-01-31T12:00:00Z or 15m."
         ) from None
+    return since
 
 
 def resolve_positions(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -19,7 +18,7 @@ import click
 from oncelog_server.cli import names
 from oncelog_server.cli.examples import examples
 from oncelog_server.cli.failures import CommandFailed
-from oncelog_server.cli.output import EPOCH, print_json, print_table
+from oncelog_server.cli.output import print_json, print_table
 from oncelog_server.cli.places import Place
 from oncelog_server.cli.positions import EARLIEST, Since, Start, parse_start
 from oncelog_server.cli.session import Session, connected
@@ -214,8 +213,8 @@ def _where(where: Where) -> groups.Where:
             return groups.Shift(by)
         case Saved(offset, metadata):
             return groups.Saved(offset, metadata)
-        case Since(timestamp_us):
-            return EPOCH + timedelta(microseconds=timestamp_us)
+        case Since():
+            return where.moment
         case int():
             return where
         case _:

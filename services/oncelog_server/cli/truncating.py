@@ -5,24 +5,22 @@ What is shown, and agreed to, is what goes: times and the end become offsets fir
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
 from oncelog_server.cli import interrupts, names
 from oncelog_server.cli.examples import examples
-from oncelog_server.cli.output import EPOCH, print_json, print_table, show_bytes
+from oncelog_server.cli.output import print_json, print_table, show_bytes
 from oncelog_server.cli.places import Place
+from oncelog_server.cli.positions import Since, parse_start
 from oncelog_server.cli.session import Session, connected
-from oncelog_server.cli.times import parse_time
 
 if TYPE_CHECKING:
     from oncelog.aio.truncating import Before, Cut, Truncation
 
-END: Final = "end"
+END: Final[Literal["end"]] = "end"
 
 
 @click.command(
@@ -79,21 +77,13 @@ def truncate(
 
 def _before(text: str) -> Before:
     """Raises UsageError."""
-    if text == END:
-        return END
-    if text.isdecimal():
-        return int(text)
-    try:
-        return _moment(parse_time(text, now_us=time.time_ns() // 1000))
-    except (ValueError, OverflowError):
-        raise click.UsageError(
-            f"--before {text!r} is neither {END}, an offset, nor a time like 2026-01-31T12:00:00Z "
-            "or 7d."
-        ) from None
-
-
-def _moment(time_us: int) -> datetime:
-    return EPOCH + timedelta(microseconds=time_us)
+    match parse_start("--before", text, [END]):
+        case Since() as since:
+            return since.moment
+        case int() as offset:
+            return offset
+        case _:
+            return END
 
 
 def _plan(session: Session, name: str, before: Before, partition: int | None) -> list[Cut]:

@@ -102,6 +102,13 @@ def test_where_it_starts_and_stops(options: str, expected: list[str], run: Run) 
     assert result.stdout.splitlines() == expected
 
 
+def test_a_time_that_no_calendar_has_is_refused(run: Run) -> None:
+    for option in ("--from", "--until"):
+        refused = run(_cluster(), f"consume payments {option} 999999999d")
+        assert refused.exit_code == 2
+        assert "999999999d" in refused.stderr
+
+
 def test_records_as_json(run: Run) -> None:
     (line,) = run(_cluster(), "consume payments --partition 1 --json").stdout.splitlines()
     assert json.loads(line) == {

@@ -277,6 +277,8 @@ WRONG = {
     "payments/x=1": "is not a partition's number",
     "=1": "is not TOPIC[/PARTITION][=WHERE]",
     "payments=soon": "is neither earliest, latest, an offset",
+    # Before all calendars.
+    "payments=999999999d": "nor a time like",
     "--to 5 --from-file /dev/null": "--from-file names all",
 }
 

@@ -100,7 +100,7 @@ def test_where_nothing_lies_below_nobody_is_asked(run: Run) -> None:
     assert cuts(cluster) == [(0, 10, True)]
 
 
-@pytest.mark.parametrize("before", ["soon", "latest", "-5", "99999999999d"])
+@pytest.mark.parametrize("before", ["soon", "latest", "-5", "99999999999d", "999999999d"])
 def test_what_is_no_place_is_refused_before_anybody_is_asked(run: Run, before: str) -> None:
     cluster = standing()
     refused = run(cluster, f"topic truncate payments --before={before} --yes")
