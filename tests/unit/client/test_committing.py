@@ -263,3 +263,21 @@ def test_i21_committed_waits_for_a_transaction_in_flight() -> None:
             await consumer.committed("a", 0)
 
     committing(work, pending_timeout_ms=2_000)
+
+
+def test_an_offset_of_a_partition_that_it_does_not_read_is_refused_by_name() -> None:
+    async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
+        group = Group(transport)
+        await offsets_of(consumer, 2)
+        gone = TopicPartition("a", 7)
+        with pytest.raises(errors.InvalidArgument) as refused:
+            await consumer.commit({TopicPartition("a", 0): 1, gone: 1})
+        assert "offsets names 'a' partition 7, which this consumer does not read" in str(
+            refused.value
+        )
+        assert "the others are not committed yet" in str(refused.value)
+        assert group.commits == []
+        await consumer.commit({TopicPartition("a", 0): 1})
+        assert group.at == {0: 1}
+
+    consuming(work, [reply(0, 0, 2)], group="g")

@@ -285,3 +285,23 @@ def test_offsets_sent_behind_large_output_say_what_to_do_and_then_fit() -> None:
         await consumer.close()
 
     in_a_world(work)
+
+
+def test_i23_who_has_lost_a_partition_is_told_so_where_he_names_an_offset_of_it() -> None:
+    async def work(world: World) -> None:
+        first, second = world.client(), world.client()
+        consumer = await first.member()
+        batch = await batch_of(consumer)
+        await read(consumer, 4 * 2)
+        other = await second.member()
+        while len(consumer.assignment) == 4 or not other.assignment:
+            await consumer.poll(0.1)
+            await other.poll(0.1)
+        lost = other.assignment[0]
+        with pytest.raises(errors.InvalidArgument, match="has taken it back since; whoever has it"):
+            await consumer.commit({lost: 1})
+        assert batch is not None
+        await consumer.close()
+        await other.close()
+
+    in_a_world(work)

@@ -388,11 +388,13 @@ class Consumer:
     ) -> None:
         """Commits, outside of a transaction, what was given so far; or up to these offsets, of each
         the next one to read (`batch.next_offsets`, say). Raises StalePosition where
-        another consumer of the group committed meanwhile, UnknownMember, IllegalGeneration and
-        FencedInstance where it is no member any more, UnknownOutcome where an answer was lost and
-        the group does not stand where this commit puts it (positions are asked of the group again
-        after all of these), PendingTransaction, InvalidArgument without a group, and while a
-        transaction is open that commits the same."""
+        another consumer of the group committed meanwhile (of those that stand alone, who commits
+        just what another one did is told that it is done: it may be a repeat), UnknownMember,
+        IllegalGeneration and FencedInstance where it is no member any more, UnknownOutcome where an
+        answer was lost and the group does not stand where this commit puts it (positions are asked
+        of the group again after all of these), PendingTransaction, InvalidArgument without a group,
+        while a transaction is open that commits the same, and where an offset is of a partition
+        that it does not read (any more)."""
         self._require_usable()
         self._offsets.require_group()
         if offsets is None:
@@ -400,7 +402,7 @@ class Consumer:
         else:
             self.feeding.require_named()
             await self._start_unknown()
-            named = {self._assigned.key(*place): to for place, to in offsets.items()}
+            named = {self._to_commit(*place): to for place, to in offsets.items()}
             progress = self._positions.progress_to(named)
         if not progress:
             return
@@ -421,6 +423,23 @@ class Consumer:
             raise told from error
         self._positions.committed(progress, None)
         self._said_alive()
+
+    def _to_commit(self, topic: str, partition: int) -> PartitionKey:
+        """Raises InvalidArgument where it is another one's, or nobody's."""
+        key = self._assigned.keys.get(TopicPartition(topic, partition))
+        if key is not None:
+            return key
+        why = "it was not assigned to it, or is not any more; only what it reads is committed"
+        if self._member is not None:
+            why = (
+                "its group never gave it to this member, or has taken it back since; whoever has "
+                "it now commits its offsets, and reads again what was not committed"
+            )
+        raise errors.InvalidArgument(
+            f"offsets names {topic!r} partition {partition}, which this consumer does not read: "
+            f"{why}. Leave that partition out: the others are not committed yet",
+            field="offsets",
+        )
 
     def group_metadata(self) -> GroupMetadata:
         """For `Transaction.send_offsets`; take it before the records are read. Raises
