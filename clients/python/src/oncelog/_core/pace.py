@@ -27,7 +27,7 @@ DELETE_RETENTION_MS: Final = 86_400_000
 LATE: Final = 0.75
 ASKS_EVERY: Final = 0.25
 # Nobody keeps up with less, milliseconds.
-KEPT_MS_LEAST: Final = 4_000
+KEPT_MS_LEAST: Final = 1_000
 
 
 class Moment(NamedTuple):
