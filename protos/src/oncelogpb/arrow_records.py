@@ -56,6 +56,11 @@ def first_since(
     return None if index < 0 else (begin + index, times[begin + index].as_py())
 
 
+def first_without_key(batch: pa.RecordBatch) -> int:
+    """Number of the first record whose key is null; -1: there is none."""
+    return int(pc.index(pc.is_null(batch.column(0)), True).as_py())
+
+
 def judge(payload: bytes | memoryview) -> int:
     """The highest timestamp of a message whose head is sound. Raises CorruptBatch."""
     batch = decode_arrow(payload)

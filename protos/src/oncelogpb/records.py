@@ -110,6 +110,8 @@ class BatchLimits:
     # What errors call them: whoever sets a limit knows by which name it can be found.
     batch_limit: str = "max_batch_bytes"
     decompressed_limit: str = "decompressed_bytes_max"
+    # Name of a topic that is compacted: each record needs a key. "": it may lack one.
+    compacted_topic: str = ""
 
 
 DEFAULT_LIMITS: Final = BatchLimits()
@@ -141,8 +143,8 @@ def validate(
     max_timestamp_us: int | None = None,
 ) -> None:
     """Returns where the batch is sound. Raises InvalidArgument (what the sender claims makes no
-    sense), TooLarge (names the limit) or CorruptBatch (the bytes are not what the sender claims).
-    `max_timestamp_us`, where given, must be the batch's."""
+    sense, or a record lacks a key that needs one), TooLarge (names the limit) or CorruptBatch (the
+    bytes are not what the sender claims). `max_timestamp_us`, where given, must be the batch's."""
     if encoding not in (ROWS, ARROW_V1):
         raise InvalidArgument(f"batch encoding {encoding} is not known here", field="encoding")
     if record_count < 1:
@@ -207,7 +209,12 @@ def _validate_arrow(payload: bytes | memoryview, record_count: int, limits: Batc
     # Imported here: see _WITH_ARROW.
     from oncelogpb import arrow_records
 
-    return arrow_records.judge(payload)
+    highest = arrow_records.judge(payload)
+    # Where the head says that no key is null, none is, for whoever reads it.
+    if limits.compacted_topic and head.nodes[0][1]:
+        index = arrow_records.first_without_key(arrow_records.decode_arrow(payload))
+        raise _without_key(limits.compacted_topic, index)
+    return highest
 
 
 def _require_layout(head: arrow_message.Head) -> None:
@@ -234,11 +241,24 @@ def _validate_rows(payload: bytes | memoryview, record_count: int, limits: Batch
     rows = decode_rows(payload)
     if len(rows.rows) != record_count:
         raise _count_mismatch(record_count, len(rows.rows))
+    if limits.compacted_topic:
+        for index, row in enumerate(rows.rows):
+            if not row.HasField("key"):
+                raise _without_key(limits.compacted_topic, index)
     return max(row.timestamp_us for row in rows.rows)
 
 
 def _too_large(limit: str, size: int, maximum: int) -> TooLarge:
     return TooLarge(f"{size} bytes are above {limit} = {maximum}", limit=limit, maximum=maximum)
+
+
+def _without_key(topic: str, index: int) -> InvalidArgument:
+    return InvalidArgument(
+        f"record {index} of the batch has no key, and topic {topic!r} keeps the last value of each "
+        "key (cleanup.policy): give each record a key, an empty one is one; nothing of this batch "
+        "is written",
+        field="key",
+    )
 
 
 def _count_mismatch(claimed: int, found: int) -> CorruptBatch:

@@ -25,7 +25,7 @@ from oncelog_server.coordinator.ports import CoordinatorEnv, CoordinatorReplica
 from oncelog_server.coordinator.values import OneShotBatch
 from oncelog_server.core.ids import CONSUMER_OFFSETS_ID, CONTROL_PARTITIONS, PartitionId, TopicId
 from oncelog_server.core.ports import TopicInfo
-from oncelog_server.core.topic_limits import MAX_BATCH_BYTES, max_batch_bytes
+from oncelog_server.core.topic_limits import MAX_BATCH_BYTES, is_compacted, max_batch_bytes
 from oncelogpb import records
 from oncelogpb.errors import (
     OncelogError,
@@ -111,6 +111,7 @@ class Fitness:
             config.one_shot_decompressed_bytes_max,
             MAX_BATCH_BYTES,
             "one_shot_decompressed_bytes_max",
+            topic.name if is_compacted(topic.configs) else "",
         )
 
     def _of_partitions(self, participants: Iterable[PartitionId]) -> OncelogError | None:

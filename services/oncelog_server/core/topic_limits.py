@@ -1,4 +1,4 @@
-"""What a topic may limit by itself, as far as more than one role holds its writers to it. PURE."""
+"""What a topic asks of its writers, as far as more than one role holds them to it. PURE."""
 
 from __future__ import annotations
 
@@ -9,8 +9,16 @@ from typing import Final
 MAX_BATCH_BYTES: Final = "max.batch.bytes"
 BATCH_BYTES_LEAST: Final = 1024
 BATCH_BYTES_MOST: Final = 16 * 1024 * 1024
+CLEANUP_POLICY: Final = "cleanup.policy"
+# One of the policies that the setting lists.
+COMPACT: Final = "compact"
 
 
 def max_batch_bytes(configs: Mapping[str, str]) -> int:
     """Largest payload of a batch, bytes."""
     return int(configs.get(MAX_BATCH_BYTES) or BATCH_BYTES_MOST)
+
+
+def is_compacted(configs: Mapping[str, str]) -> bool:
+    """Of each key the last value is kept, so each record needs one."""
+    return COMPACT in configs.get(CLEANUP_POLICY, "")

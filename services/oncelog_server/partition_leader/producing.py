@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from oncelog_server.core.frame import Frame
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.ports import Call
-from oncelog_server.core.topic_limits import MAX_BATCH_BYTES, max_batch_bytes
+from oncelog_server.core.topic_limits import MAX_BATCH_BYTES, is_compacted, max_batch_bytes
 from oncelog_server.partition_leader import wire
 from oncelog_server.partition_leader.claims import Claim, Claims, Source
 from oncelog_server.partition_leader.commands import Placed, Produce
@@ -28,7 +28,7 @@ from oncelogpb.in_place import LiftedProduce
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from oncelogpb.v1 import types_pb2
 
-# Sizes of batches that topics may set, as far as they are kept at hand.
+# What topics ask of batches, as far as it is kept at hand.
 LIMITS_KEPT: Final = 1_000
 
 
@@ -59,7 +59,7 @@ class Producing:
         self._config = config
         self._lanes = Lanes()
         self._claims = Claims()
-        self._limits: dict[int, records.BatchLimits] = {}
+        self._limits: dict[tuple[int, str], records.BatchLimits] = {}
 
     async def produce(
         self, produce: pb.ProduceRequest | LiftedProduce, call: Call
@@ -148,12 +148,15 @@ class Producing:
         most, name = self._config.max_batch_bytes, "max_batch_bytes"
         if topic is not None and max_batch_bytes(topic.configs) < most:
             most, name = max_batch_bytes(topic.configs), MAX_BATCH_BYTES
-        limits = self._limits.get(most)
+        compacted = topic.name if topic is not None and is_compacted(topic.configs) else ""
+        limits = self._limits.get((most, compacted))
         if limits is None:
-            limits = records.BatchLimits(most, self._config.decompressed_bytes_max, name)
+            limits = records.BatchLimits(
+                most, self._config.decompressed_bytes_max, name, compacted_topic=compacted
+            )
             if len(self._limits) == LIMITS_KEPT:
                 self._limits.clear()
-            self._limits[most] = limits
+            self._limits[most, compacted] = limits
         return limits
 
     # ------------------------------------------------------------------------------------- submit

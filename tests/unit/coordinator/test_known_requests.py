@@ -9,7 +9,7 @@ import pytest
 
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelogpb import records
-from oncelogpb.errors import OncelogError, Unavailable, from_status
+from oncelogpb.errors import InvalidArgument, OncelogError, Unavailable, from_status
 from oncelogpb.v1 import coordinator_pb2 as pb
 from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
 from oncelogpb.v1 import types_pb2 as types
@@ -298,6 +298,24 @@ def test_a_one_shot_honours_the_limit_of_its_topic() -> None:
         assert await limit_of(c, shot(who, value=b"x" * 1100)) == "max.batch.bytes"
         # Its number is not used up.
         await transact(c, shot(who, value=b"x" * 900))
+
+    run(story)
+
+
+def test_a_one_shot_to_a_topic_that_is_compacted_needs_keys() -> None:
+    async def story(c: Coordinator) -> None:
+        c.around.topics[ORDERS] = c.around.topics[ORDERS]._replace(
+            configs={"cleanup.policy": "compact,delete"}
+        )
+        who = await init(c)
+        with pytest.raises(InvalidArgument, match="record 0 of the batch has no key") as no:
+            await transact(c, shot(who))
+        assert no.value.metadata["field"] == "key"
+        # Its number is not used up.
+        rows = types.Rows(rows=[types.Row(key=b"", value=b"v", timestamp_us=5)]).SerializeToString()
+        keyed = batch(payload=rows, crc32c=records.checksum(rows))
+        request = pb.TransactRequest(producer=who, request_number=1, batches=[keyed])
+        await transact(c, request)
 
     run(story)
 
