@@ -37,6 +37,7 @@ NOT_REPLICATED: Final = frozenset(
         # Whether the journal ages.
         "watch",
         "_watch",
+        "_cleaning",
         # Offset manager: which members were heard of.
         "_liveness",
         "_claims",

@@ -281,6 +281,11 @@ class Replica(Protocol[M_co]):
         settled is durable. It only grows while this process leads."""
         ...
 
+    @property
+    def compacted_to(self) -> int:
+        """Committed offset: what a record below it supersedes is in no block."""
+        ...
+
     async def read_settled(
         self, from_offset: int, max_bytes: int, *, below: int
     ) -> Sequence[Block]:

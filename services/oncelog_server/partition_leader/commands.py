@@ -22,6 +22,8 @@ UNLIMITED: Final = -1
 # What is deleted sooner after its commit than this is not worth a copy: of a log that grows slowly
 # it would be made ten minutes later (`runtime/replica/settling`), for what is left of an hour.
 SHORT_LIVED_MS: Final = 60 * 60 * 1000
+# For how long a tombstone is kept where a topic that is compacted does not say.
+DELETE_RETENTION_MS: Final = 24 * 60 * 60 * 1000
 
 
 class Materialization(IntEnum):
@@ -44,6 +46,10 @@ class Settings(msgspec.Struct, frozen=True, array_like=True, tag="settings"):
     retention_ms: int = UNLIMITED
     retention_bytes: int = UNLIMITED
     materialization: Materialization = Materialization.AUTO
+    # Of each key the last value is kept. Of what is not compacted the other two are the defaults.
+    is_compacted: bool = False
+    delete_retention_ms: int = DELETE_RETENTION_MS
+    min_compaction_lag_ms: int = 0
 
     def says_the_same(self, other: Settings) -> bool:
         return msgspec.structs.replace(other, version=self.version) == self
@@ -51,7 +57,7 @@ class Settings(msgspec.Struct, frozen=True, array_like=True, tag="settings"):
     @property
     def is_settled(self) -> bool:
         """What is readable is to be settled."""
-        return self.materialization is Materialization.COPY
+        return self.is_compacted or self.materialization is Materialization.COPY
 
     @property
     def is_auto(self) -> bool:
@@ -106,6 +112,12 @@ class Truncate(msgspec.Struct, frozen=True):
     """
 
     before: Offset
+
+
+class Cleaned(msgspec.Struct, frozen=True):
+    """A signal: of the leader's own data log, what is superseded below this offset is gone."""
+
+    below: int
 
 
 class Durable(msgspec.Struct, frozen=True):

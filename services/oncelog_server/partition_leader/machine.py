@@ -20,8 +20,9 @@ Invariants (with `check`, in tests after each step):
   * a transaction that is open holds back nobody: no read and no marker looks at other open ones
     (I8).
 
-Left out: how what is readable is settled (`settling`); compaction comes in a later version; when
-the disk gets back what was deleted (`needed_from` says what may go).
+Left out: how what is readable is settled (`settling`), and what of it is compacted away: only how
+far is known here (`compaction`); when the disk gets back what was deleted (`needed_from` says what
+may go).
 """
 
 from __future__ import annotations
@@ -56,9 +57,10 @@ from oncelog_server.participant.fences import Fences
 from oncelog_server.participant.marker_order import MarkerOrder
 from oncelog_server.participant.marker_walk import walk
 from oncelog_server.participant.questions import Questions
-from oncelog_server.partition_leader import markers, retention
+from oncelog_server.partition_leader import compaction, markers, retention
 from oncelog_server.partition_leader.admission import produce
 from oncelog_server.partition_leader.commands import (
+    Cleaned,
     Command,
     Configure,
     Durable,
@@ -69,6 +71,7 @@ from oncelog_server.partition_leader.commands import (
     Truncate,
 )
 from oncelog_server.partition_leader.committed_log import COMMITTED_TABLE, CommittedLog, DumpedLog
+from oncelog_server.partition_leader.compaction import CompactionState, CompactionWatch
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.damage import Damage, DumpedDamage
 from oncelog_server.partition_leader.exposures import Exposures
@@ -83,6 +86,7 @@ from oncelog_server.partition_leader.pending import DumpedTransaction, OpenTrans
 from oncelog_server.partition_leader.pending import dump as dump_transaction
 from oncelog_server.partition_leader.pending import load as load_transaction
 from oncelog_server.partition_leader.records import (
+    CompactionPoint,
     LogStart,
     MarkerWritten,
     Record,
@@ -114,6 +118,7 @@ class DumpedMachine(msgspec.Struct, frozen=True, array_like=True):
     age: JournalAge = msgspec.field(default_factory=JournalAge)
     settings: Settings = Settings()
     marks: AgeMarks = msgspec.field(default_factory=AgeMarks)
+    compaction: CompactionState = msgspec.field(default_factory=CompactionState)
 
 
 _DECODER: Final = msgspec.msgpack.Decoder(DumpedMachine)
@@ -137,9 +142,11 @@ class PartitionMachine:
         # The lower one of that and of the next mark.
         self._next_look_ms = 0
         self.marks = AgeMarks()
+        self.compaction = CompactionState()
         self._configured(Settings())
         # Volatile.
         self._watch = retention.Watch()
+        self._cleaning = CompactionWatch()
         self._questions = Questions(
             self.pending.open,
             after_ms=self.config.question_after_ms,
@@ -158,12 +165,25 @@ class PartitionMachine:
         if isinstance(command, Resolve):
             return self._resolve(command)
         if isinstance(command, Tick):
-            return retention.due(self.settings, self._watch, self.marks, self.age, self.committed)
+            return self._due()
         if isinstance(command, Configure):
             return retention.configure(self.settings, command.settings)
         if isinstance(command, Truncate):
             return retention.truncate(self.committed, command.before)
         assert_never(command)
+
+    def _due(self) -> Decision[Record]:
+        """At a Tick."""
+        goes = retention.due(self.settings, self._watch, self.marks, self.age, self.committed)
+        point = compaction.due(
+            self.compaction,
+            self.settings,
+            self._cleaning,
+            self.age,
+            start_offset=self.committed.start_offset,
+            end_offset=self.committed.end_offset,
+        )
+        return Decision((*goes.records, *point)) if point else goes
 
     def _write_markers(self, command: WriteMarkers) -> Decision[Record]:
         marked = markers.MarkedPartition(
@@ -228,11 +248,15 @@ class PartitionMachine:
         elif isinstance(record, Settings):
             if retention.step_ms(record) < self._step_ms:
                 self.marks.begin_anew(aged_ms, self.committed.end_offset)
+                self.compaction.begin_anew(aged_ms)
             self._configured(record)
         elif isinstance(record, TimePassed):
             self.age.aged_ms = max(aged_ms, before_ms + record.passed_ms)
             by_ms = self.age.aged_ms - before_ms
             self.marks.time_passed(since_offset=record.since_offset, by_ms=by_ms)
+            self.compaction.time_passed(by_ms)
+        elif isinstance(record, CompactionPoint):
+            self.compaction.reached(record, aged_ms)
         else:
             assert_never(record)
         self.next_offset = JournalOffset(at.offset + 1)
@@ -340,8 +364,14 @@ class PartitionMachine:
     def seen(self, signal: object, now: Instant) -> None:
         if isinstance(signal, Tick):
             # Questions have a look of their own.
-            self._watch.look(self.settings, self.age, self.committed, now)
+            state = self.compaction
+            waiting = state.waiting if state.is_waiting and self.settings.is_compacted else 0
+            self._watch.look(self.settings, self.age, self.committed, now, waiting=waiting)
+            self._cleaning.look(state, self.settings, now.monotonic_ms)
             self.committed.pack()
+            return
+        if isinstance(signal, Cleaned):
+            self._cleaning.cleaned_below = signal.below
             return
         if isinstance(signal, Durable):
             self.committed.drop(signal.high_watermark)
@@ -378,6 +408,7 @@ class PartitionMachine:
             wanted=self.settings.is_settled,
             auto=self.settings.is_auto,
             short_lived=self.settings.is_short_lived,
+            compaction=self.compaction.told(self.settings),
         )
 
     def find_point(self, offset: int, high_watermark: int) -> JournalPoint:
@@ -404,6 +435,7 @@ class PartitionMachine:
     def check(self) -> None:
         self.committed.check(self.next_offset)
         self.marks.check(self.committed.end_offset)
+        self.compaction.check(self.committed.end_offset)
         self.pending.check(self.next_offset)
         self.plain.check()
         self.fences.check()
@@ -427,6 +459,7 @@ class PartitionMachine:
             self.age,
             self.settings,
             self.marks,
+            self.compaction,
         )
         table = self.committed.table(rows_saved.get(COMMITTED_TABLE, 0))
         return Snapshot(msgspec.msgpack.encode(dumped), {COMMITTED_TABLE: table})
@@ -445,5 +478,6 @@ class PartitionMachine:
         self.damage.load(dumped.damage)
         self.age = dumped.age
         self.marks = dumped.marks
+        self.compaction = dumped.compaction
         self._next_look_ms = min(dumped.next_sweep_ms, dumped.marks.next_ms)
         self._configured(dumped.settings)

@@ -1,6 +1,6 @@
 """What a partition owes the outside: questions about transactions that stay open here
 (`participant.asking`). As often as it looks, it also tells the machine what the topic's settings
-say now, and shows gauges.
+say now, and how far this replica is compacted, and shows gauges.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from oncelog_server.core.ports import TopicInfo
 from oncelog_server.participant.asking import QuestionOutbox
-from oncelog_server.partition_leader.commands import Configure, Durable
+from oncelog_server.partition_leader.commands import Cleaned, Configure, Durable
 from oncelog_server.partition_leader.machine import PartitionMachine
 from oncelog_server.partition_leader.reads import committed_ends
 from oncelog_server.partition_leader.topic_configs import settings_of
@@ -22,8 +22,14 @@ class PartitionOutbox(QuestionOutbox[PartitionMachine]):
     # The topic as the machine knows it.
     _told: TopicInfo | None = None
 
+    # How far it knows that what is settled is cleaned.
+    _cleaned = 0
+
     def look(self) -> None:
         self._tell_settings()
+        if self.replica.compacted_to != self._cleaned:
+            self._cleaned = self.replica.compacted_to
+            self.replica.signal(Cleaned(self._cleaned))
         if self.machine.committed.may_drop(self.replica.high_watermark):
             self.replica.signal(Durable(self.replica.high_watermark))
 

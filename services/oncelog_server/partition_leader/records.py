@@ -5,7 +5,8 @@ A batch is remembered as the frame that it is stored as, so the hot path encodes
     DATA      the client's batch; tx_id 0 is a plain one
     ONE_SHOT  data and COMMITTED marker of a one-shot transaction, under one CRC
     MARKER    MarkerWritten: COMMITTED, ABORTED or DAMAGED
-    RECORD    Resolved (a text), or Settings, LogStart, TimePassed (an array that begins with a tag)
+    RECORD    Resolved (a text), or Settings, LogStart, TimePassed, CompactionPoint (an array that
+              begins with a tag)
 
 Frames that bring a marker use two header fields that mean nothing else there:
 
@@ -80,7 +81,16 @@ class TimePassed(msgspec.Struct, frozen=True, array_like=True, tag="time"):
     since_offset: int
 
 
-Remembered = Settings | LogStart | TimePassed
+class CompactionPoint(msgspec.Struct, frozen=True, array_like=True, tag="compacted"):
+    """Who decided it had removed what is superseded. From here on nobody serves it below the first
+    offset, and tombstones below the second may go."""
+
+    compacted_below: int
+    # At most the other one.
+    tombstones_below: int
+
+
+Remembered = Settings | LogStart | TimePassed | CompactionPoint
 Record = Frame | MarkerWritten | Resolved | Remembered
 
 _SAID: Final[msgspec.msgpack.Decoder[Resolution | Remembered]] = msgspec.msgpack.Decoder(
@@ -108,7 +118,7 @@ class PartitionCodec:
         if isinstance(record, Resolved):
             payload = msgspec.msgpack.encode(record.resolution)
             return Frame(FrameKind.RECORD, payload, tx_id=record.tx_id)
-        if isinstance(record, Settings | LogStart | TimePassed):
+        if isinstance(record, Remembered):
             return Frame(FrameKind.RECORD, msgspec.msgpack.encode(record))
         assert_never(record)
 

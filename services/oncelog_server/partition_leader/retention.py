@@ -121,14 +121,22 @@ class Watch:
         self._since: tuple[int, int, int] | None = None
         # By which it was compared: what was believed of clocks before is no matter any more.
         self._settings = Settings()
+        self._waiting = 0
         # Where the log begins, and since when.
         self._start: tuple[int, int] = (-1, 0)
         # Long enough since the start moved for a few records to be worth a record.
         self.takes_little = False
 
     def look(
-        self, settings: Settings, age: JournalAge, committed: CommittedLog, now: Instant
+        self,
+        settings: Settings,
+        age: JournalAge,
+        committed: CommittedLog,
+        now: Instant,
+        *,
+        waiting: int = 0,
     ) -> None:
+        """`waiting`: the point of compaction that time is measured from; 0: none is."""
         now_ms = now.monotonic_ms
         self.is_due = now_ms >= self._next_look_ms
         if not self.is_due:
@@ -139,18 +147,25 @@ class Watch:
             self._start = (committed.start_offset, now_ms)
         elif now_ms - self._start[1] >= LOOK_MS_MOST:
             self.takes_little = True
-        self._compare(settings, age, committed, now_ms)
+        self._compare(settings, age, committed, now_ms, waiting)
 
     def is_worth_it(self, payload_bytes: int, committed: CommittedLog) -> bool:
         """To journal that so much of the log goes."""
         return self.takes_little or payload_bytes * SHARE >= committed.total_bytes
 
     def _compare(
-        self, settings: Settings, age: JournalAge, committed: CommittedLog, now_ms: int
+        self,
+        settings: Settings,
+        age: JournalAge,
+        committed: CommittedLog,
+        now_ms: int,
+        waiting: int,
     ) -> None:
-        is_empty = committed.start_offset == committed.end_offset
-        is_new, self._settings = settings != self._settings, settings
-        if settings.retention_ms == UNLIMITED or is_empty or is_new or self._since is None:
+        ages = settings.retention_ms != UNLIMITED
+        ages = ages and committed.start_offset < committed.end_offset
+        is_new = (settings, waiting) != (self._settings, self._waiting)
+        self._settings, self._waiting = settings, waiting
+        if not (ages or waiting) or is_new or self._since is None:
             self.behind_ms, self._since = 0, (now_ms, age.aged_ms, committed.end_offset)
             return
         every_ms = passed_every_ms(settings)
@@ -167,18 +182,25 @@ class Watch:
 def look_every_ms(settings: Settings) -> int:
     if settings.retention_bytes != UNLIMITED:
         return LOOK_MS_LEAST
-    return min(max(settings.retention_ms // SHARE, LOOK_MS_LEAST), LOOK_MS_MOST)
+    return min(max(_shortest_ms(settings) // SHARE, LOOK_MS_LEAST), LOOK_MS_MOST)
 
 
 def passed_every_ms(settings: Settings) -> int:
-    return min(max(settings.retention_ms // SHARE, PASSED_MS_LEAST), PASSED_MS_MOST)
+    return min(max(_shortest_ms(settings) // SHARE, PASSED_MS_LEAST), PASSED_MS_MOST)
 
 
 def step_ms(settings: Settings) -> int:
     """Most by which one frame ages the journal."""
-    if settings.retention_ms == UNLIMITED:
-        return STEP_MS
-    return min(max(settings.retention_ms // SHARE, 1), STEP_MS)
+    shortest_ms = _shortest_ms(settings)
+    return STEP_MS if shortest_ms == UNLIMITED else min(max(shortest_ms // SHARE, 1), STEP_MS)
+
+
+def _shortest_ms(settings: Settings) -> int:
+    """Of what goes by age: records, and tombstones."""
+    limits = [settings.delete_retention_ms] if settings.is_compacted else []
+    if settings.retention_ms != UNLIMITED:
+        limits.append(settings.retention_ms)
+    return min(limits, default=UNLIMITED)
 
 
 # ------------------------------------------------------------------------------------- decisions

@@ -9,12 +9,22 @@ import difflib
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+import msgspec
+
 from oncelog_server.core.topic_limits import (
     BATCH_BYTES_LEAST,
     BATCH_BYTES_MOST,
+    CLEANUP_POLICY,
+    COMPACT,
     MAX_BATCH_BYTES,
+    is_compacted,
 )
-from oncelog_server.partition_leader.commands import UNLIMITED, Materialization, Settings
+from oncelog_server.partition_leader.commands import (
+    DELETE_RETENTION_MS,
+    UNLIMITED,
+    Materialization,
+    Settings,
+)
 from oncelogpb.errors import InvalidArgument, OncelogError, Unsupported
 
 MATERIALIZATION: Final = "materialization"
@@ -23,6 +33,11 @@ MATERIALIZATIONS: Final[Mapping[str, Materialization]] = {
     "copy": Materialization.COPY,
     "auto": Materialization.AUTO,
 }
+DELETE: Final = "delete"
+# Each names what is done; the order says nothing.
+POLICIES: Final = (DELETE, COMPACT, f"{COMPACT},{DELETE}", f"{DELETE},{COMPACT}")
+DELETE_RETENTION: Final = "delete.retention.ms"
+MIN_COMPACTION_LAG: Final = "min.compaction.lag.ms"
 RETENTION_MS: Final = "retention.ms"
 RETENTION_BYTES: Final = "retention.bytes"
 # Shorter than this, records would go before anybody could have read them.
@@ -57,6 +72,26 @@ def _require_materialization(value: str) -> None:
         )
 
 
+def _require_policy(value: str) -> None:
+    if value not in POLICIES:
+        raise InvalidArgument(
+            f"{CLEANUP_POLICY}={value!r} must be {DELETE}, {COMPACT}, or both with a comma: "
+            f"{COMPACT},{DELETE}",
+            field=CLEANUP_POLICY,
+        )
+
+
+def _require_time(name: str) -> Callable[[str], None]:
+    def require(value: str) -> None:
+        if not (value.isascii() and value.isdecimal() and int(value) <= RETENTION_MOST):
+            raise InvalidArgument(
+                f"{name}={value!r} must be a number of milliseconds from 0 to {RETENTION_MOST}",
+                field=name,
+            )
+
+    return require
+
+
 def _require_retention(name: str, least: int, unit: str) -> Callable[[str], None]:
     def require(value: str) -> None:
         if value == str(UNLIMITED):
@@ -71,6 +106,28 @@ def _require_retention(name: str, least: int, unit: str) -> Callable[[str], None
     return require
 
 
+COMPACTION: Final[Mapping[str, TopicConfig]] = {
+    CLEANUP_POLICY: TopicConfig(
+        DELETE,
+        "what becomes of old records: `delete` removes them by `retention.ms` and "
+        "`retention.bytes`; `compact` keeps the last value of each key, whatever its age, and "
+        "copies what is readable as `materialization=copy` does; `compact,delete` does both. Where "
+        "it compacts, a record without a key is refused",
+        _require_policy,
+    ),
+    DELETE_RETENTION: TopicConfig(
+        str(DELETE_RETENTION_MS),
+        "of a topic that is compacted: for how long at least readers find that a key was removed "
+        "(a record without a value), milliseconds",
+        _require_time(DELETE_RETENTION),
+    ),
+    MIN_COMPACTION_LAG: TopicConfig(
+        "0",
+        "of a topic that is compacted: what became readable less than this ago stays as it is, "
+        "milliseconds",
+        _require_time(MIN_COMPACTION_LAG),
+    ),
+}
 CONFIGS: Final[Mapping[str, TopicConfig]] = {
     MATERIALIZATION: TopicConfig(
         "auto",
@@ -127,18 +184,31 @@ def require_configs(configs: Mapping[str, str]) -> None:
 
 def settings_of(version: int, configs: Mapping[str, str]) -> Settings:
     """What is told to the topic's partitions."""
-    in_force = effective(configs)
-    return Settings(
-        version,
-        retention_ms=int(in_force[RETENTION_MS]),
-        retention_bytes=int(in_force[RETENTION_BYTES]),
-        materialization=MATERIALIZATIONS[in_force[MATERIALIZATION]],
-    )
+    in_force = {**effective(configs), **_effective(COMPACTION, configs)}
+    settings = Settings(version, materialization=MATERIALIZATIONS[in_force[MATERIALIZATION]])
+    if DELETE in in_force[CLEANUP_POLICY].split(","):
+        settings = msgspec.structs.replace(
+            settings,
+            retention_ms=int(in_force[RETENTION_MS]),
+            retention_bytes=int(in_force[RETENTION_BYTES]),
+        )
+    if is_compacted(configs):
+        settings = msgspec.structs.replace(
+            settings,
+            is_compacted=True,
+            delete_retention_ms=int(in_force[DELETE_RETENTION]),
+            min_compaction_lag_ms=int(in_force[MIN_COMPACTION_LAG]),
+        )
+    return settings
 
 
 def effective(configs: Mapping[str, str]) -> dict[str, str]:
     """Every setting with its value in force."""
-    return {name: configs.get(name) or config.default for name, config in CONFIGS.items()}
+    return _effective(CONFIGS, configs)
+
+
+def _effective(table: Mapping[str, TopicConfig], configs: Mapping[str, str]) -> dict[str, str]:
+    return {name: configs.get(name) or config.default for name, config in table.items()}
 
 
 def _unknown(name: str) -> OncelogError:

@@ -10,7 +10,11 @@
     read [committed|uncommitted|raw] [from=0] [bytes=1000000]     what a reader gets, up to the HW
     state                     ends and open transactions
     busy MS                   for so long x9 writes a record every six hours, which is not shown
-    settings VERSION MS BYTES [copy|reference]  what the topic's settings say: retention.ms, ...
+    settings VERSION MS BYTES [copy|reference] [compact=MS] [lag=MS]
+                              what the topic's settings say: retention.ms, retention.bytes, and
+                              where it is compacted delete.retention.ms
+    cleaned OFFSET            the leader's own data log is cleaned below
+    compaction                how far all agree that it is compacted, and from where time is counted
     truncate OFFSET           an operator deletes what lies below
     durable                   the machine hears of the HW, and lets go of rows that nobody sees
     point OFFSET              where a reader of the journal begins who gives the same from there on
@@ -24,6 +28,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+
+import msgspec
 
 from oncelog_server.core.frame import Frame, FrameKind, StoredFrame
 from oncelog_server.core.ids import (
@@ -46,6 +52,7 @@ from oncelog_server.partition_leader import commands as c
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.machine import PartitionMachine
 from oncelog_server.partition_leader.records import (
+    CompactionPoint,
     LogStart,
     MarkerWritten,
     PartitionCodec,
@@ -85,11 +92,7 @@ class PartitionDriver(AskingDriver):
             case "resolve":
                 return self.submit(c.Resolve(_tx(words[0]), c.Resolution(words[1])), line)
             case "settings":
-                numbers = [int(word) for word in words if not word.isalpha()]
-                named = {it.name.lower(): it for it in c.Materialization}
-                held = named[words[-1] if words[-1].isalpha() else "auto"]
-                settings = c.Settings(numbers[0], numbers[1], numbers[2], held)
-                return self.submit(c.Configure(settings), line)
+                return self.submit(c.Configure(_settings(words, options)), line)
             case "truncate":
                 return self.submit(c.Truncate(Offset(int(words[0]))), line)
         shown = self.ask(verb, words, options, line)
@@ -122,6 +125,11 @@ class PartitionDriver(AskingDriver):
             case "durable":
                 self.host.signal(c.Durable(self.host.high_watermark))
                 return ""
+            case "cleaned":
+                self.host.signal(c.Cleaned(int(words[0])))
+                return ""
+            case "compaction":
+                return self._compaction()
             case "point":
                 point = self.machine.find_point(int(words[0]), self.host.high_watermark)
                 return f"earliest {point.earliest} iterator {point.iterator} given {point.given}"
@@ -136,6 +144,14 @@ class PartitionDriver(AskingDriver):
             case "busy":
                 return self._busy(int(words[0]))
         raise ValueError(f"no verb {verb!r}")
+
+    def _compaction(self) -> str:
+        state, told = self.machine.compaction, self.machine.settled().compaction
+        waits = f", {state.waiting} waits" if state.is_waiting else ""
+        return (
+            f"{'wanted, ' if told.wanted else ''}below {told.compacted_below}, "
+            f"tombstones below {told.tombstones_below}{waits}"
+        )
 
     def _busy(self, ms: int) -> str:
         while ms:
@@ -164,7 +180,12 @@ class PartitionDriver(AskingDriver):
         if isinstance(record, c.Settings):
             limits = f"{record.retention_ms} ms {record.retention_bytes} bytes"
             copies = "" if record.is_auto else f" {record.materialization.name.lower()}"
+            if record.is_compacted:
+                copies += f" compact {record.delete_retention_ms} {record.min_compaction_lag_ms} ms"
             return f"SETTINGS {record.version}: {limits}{copies}"
+        if isinstance(record, CompactionPoint):
+            tombstones = f"tombstones below {record.tombstones_below}"
+            return f"COMPACTED below {record.compacted_below}, {tombstones}"
         assert isinstance(record, Resolved)
         return f"RESOLVED {show_tx(record.tx_id)} {record.resolution.value}"
 
@@ -245,6 +266,21 @@ def make() -> PartitionDriver:
 
 
 # --------------------------------------------------------------------------------------- reading
+
+
+def _settings(words: Sequence[str], options: dict[str, str]) -> c.Settings:
+    version, retention_ms, retention_bytes = (int(word) for word in words if not word.isalpha())
+    named = {it.name.lower(): it for it in c.Materialization}
+    held = named[words[-1] if words[-1].isalpha() else "auto"]
+    settings = c.Settings(version, retention_ms, retention_bytes, held)
+    if "compact" not in options:
+        return settings
+    return msgspec.structs.replace(
+        settings,
+        is_compacted=True,
+        delete_retention_ms=int(options["compact"]),
+        min_compaction_lag_ms=int(options.get("lag", 0)),
+    )
 
 
 def _tx(word: str) -> TxId:

@@ -77,6 +77,8 @@ class FakeReplica:
         # What is settled, and offsets whose blocks are damaged.
         self.blocks: list[Block] = []
         self.damaged: set[int] = set()
+        # What is superseded below is gone from them.
+        self.compacted_to = 0
         self._clock = clock
         self._codec = PartitionCodec()
         self._parked: list[tuple[int, asyncio.Future[Any], object]] = []
