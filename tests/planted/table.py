@@ -24,6 +24,7 @@ from tests.planted.bugs import (
     cluster_recovery,
     committed_log,
     compaction,
+    compaction_points,
     coordinator,
     data_begins,
     data_log,
@@ -78,6 +79,8 @@ from tests.planted.bugs import (
 from tests.planted.planting import Bug
 
 BUGS: Final[tuple[Bug, ...]] = (
+    *compaction.BUGS,
+    *compaction_points.BUGS,
     *coordinator.BUGS,
     *data_log.BUGS,
     *data_begins.BUGS,
@@ -89,6 +92,7 @@ BUGS: Final[tuple[Bug, ...]] = (
     *settling.BUGS,
     *settling_auto.BUGS,
     *compaction.BUGS,
+    *compaction_points.BUGS,
     *participant.BUGS,
     *packed.BUGS,
     *partition_leader.BUGS,

@@ -27,7 +27,6 @@ OURS: Final = {
 }
 # Function, by module and qualified name -> why nothing is in doubt.
 EXEMPT: Final[dict[str, str]] = {
-    "oncelog_server.partition_leader.listing:_batches": "reads",
     "oncelog_server.partition_leader.reads:Reader._settled": "reads",
     "oncelog_server.runtime.replica.receiving:Receiving._part": "reads",
     "oncelog_server.runtime.replica.receiving:Receiving._work": "reads",

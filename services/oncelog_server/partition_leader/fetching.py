@@ -203,6 +203,7 @@ class Fetching:
                 format_=request.format,
                 max_bytes=min(cursor.max_bytes, budget),
                 with_units=request.with_units,
+                with_offsets=request.with_offsets,
             )
         except OncelogError as error:
             cursor.error = error

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from oncelog_server.core.block import Block, Units
 from oncelog_server.core.frame import OCCUPY_RECORDS, ControlCode, Frame, FrameKind, StoredFrame
+from oncelog_server.partition_leader import holes
 from oncelog_server.partition_leader.commands import Resolution
 from oncelog_server.partition_leader.records import parts_of, resolution_of
 from oncelogpb.v1 import partition_leader_pb2 as pb
@@ -83,7 +84,7 @@ def _control_kind(frame: Frame) -> pb.FetchedBatch.Kind.ValueType:
 
 
 def of_block(block: Block, *, with_units: bool) -> Head:
-    """Of what is settled. One unit is told as the frame was that it came from."""
+    """Of what is settled, and has records. One unit is told as the frame was that it came from."""
     head = Head(
         kind=Head.KIND_DATA,
         first_offset=block.first_offset,
@@ -93,6 +94,8 @@ def of_block(block: Block, *, with_units: bool) -> Head:
         time_ms=block.time_ms,
         max_timestamp_us=block.max_timestamp_us,
     )
+    if not block.is_dense:
+        holes.tell(block.offsets, head)
     if block.unit_count == 1:
         units = block.units
         head.tx_id = units.tx_id[0]

@@ -4,14 +4,17 @@ By time is the first entry of the committed log, in offset order, whose running 
 at or above the one asked for, then the first such record in it that is not deleted. So positions by
 time never go back when records came out of time order. Records that were deleted count for that
 maximum, so what is left may be found too early, never too late. What is settled is looked for in
-its blocks, record by record the same.
+its blocks, record by record the same; where that record was compacted away, the next one in them
+counts, or where they end.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
+from oncelog_server.core.block import Block
 from oncelog_server.core.ports import Call, led_machine
 from oncelog_server.core.settling import Stretch
 from oncelog_server.partition_leader import wire
@@ -125,17 +128,31 @@ class Listing:
                 listed = await self._in_batch(batch, begins, timestamp_us)
                 if listed is not None and listed.offset < stretch.end_offset:
                     return listed
+        compacted_to = min(replica.compacted_to, ends.end)
+        if led_machine(replica).settings.is_compacted and begins < compacted_to:
+            return await self._behind(replica, begins, compacted_to, timestamp_us)
         # What was deleted was so late; else what is not readable yet of a run holds the record.
         return _Listed(ends.start if from_start and ends.start else ends.end)
+
+    async def _behind(
+        self, replica: PartitionReplica, begins: int, compacted_to: int, timestamp_us: int
+    ) -> _Listed:
+        """The record that made its entry so late may be gone: the first one of what is left."""
+        async for block in _blocks(replica, begins, compacted_to):
+            if block.max_timestamp_us >= timestamp_us:
+                listed = await self._in_batch(_of_block(block), begins, timestamp_us)
+                if listed is not None:
+                    return listed
+        return _Listed(compacted_to)
 
     async def _in_batch(self, batch: _Batch, begin: int, timestamp_us: int) -> _Listed | None:
         """The first such record at or behind an offset."""
         found: list[_Listed | None] = []
-        skipped = max(begin - batch.first_offset, 0)
+        skipped = bisect_left(batch.offsets, begin)
 
         def search() -> None:
             one = records.first_since(batch.encoding, batch.payload, timestamp_us, begin=skipped)
-            found.append(None if one is None else _Listed(batch.first_offset + one[0], one[1]))
+            found.append(None if one is None else _Listed(batch.offsets[one[0]], one[1]))
 
         if records.needs_offload(batch.encoding, batch.payload):
             await self._env.offload(search)
@@ -147,10 +164,24 @@ class Listing:
 class _Batch(NamedTuple):
     """Neighbours of the committed log in one payload."""
 
-    first_offset: int
+    # Of each record.
+    offsets: Sequence[int]
     max_timestamp_us: int
     encoding: int
     payload: bytes | memoryview
+
+
+def _of_block(block: Block) -> _Batch:
+    return _Batch(block.offsets, block.max_timestamp_us, block.encoding, block.payload)
+
+
+async def _blocks(replica: PartitionReplica, position: int, end: int) -> AsyncIterator[Block]:
+    """What is settled, one after the other, up to the one that holds what is before `end`. Raises
+    CorruptLog."""
+    while position < min(replica.settled_end, end):
+        for block in await replica.read_settled(position, 1, below=replica.settled_end):
+            yield block
+            position = block.end_offset
 
 
 async def _batches(
@@ -159,24 +190,22 @@ async def _batches(
     """What holds the records of a stretch from an offset on, one after the other; the first may
     begin before, the last end behind."""
     position, end = from_offset, stretch.end_offset
-    while position < min(replica.settled_end, end):
-        try:
-            blocks = await replica.read_settled(position, 1, below=replica.settled_end)
-        except (CorruptLog, OffsetOutOfRange):
-            # The journal may have it still.
-            break
-        for block in blocks:
-            yield _Batch(block.first_offset, block.max_timestamp_us, block.encoding, block.payload)
+    try:
+        async for block in _blocks(replica, from_offset, end):
+            yield _of_block(block)
             position = block.end_offset
+    except (CorruptLog, OffsetOutOfRange):
+        # The journal may have it still.
+        pass
     in_journal = stretch.journal_offset - stretch.first_offset
     while position < end:
         frames = await replica.read(position + in_journal, RUN_BYTES, below=stretch.journal_end)
         assert frames, f"the committed log points at {position + in_journal}, where nothing stands"
         for stored in frames:
             frame, at = stored
-            yield _Batch(
-                at.offset - in_journal, frame.max_timestamp_us, frame.encoding, frame.payload
-            )
+            first = at.offset - in_journal
+            offsets = range(first, first + frame.record_count)
+            yield _Batch(offsets, frame.max_timestamp_us, frame.encoding, frame.payload)
             position = stored.end - in_journal
 
 
@@ -190,11 +219,15 @@ def _point(replica: PartitionReplica, answer: pb.ListedOffset) -> None:
     require_in_range(answer.offset, committed_ends(replica))
     machine, high_watermark = led_machine(replica), replica.high_watermark
     point = machine.find_point(answer.offset, high_watermark)
-    if point.earliest >= replica.log_start:
+    # Below it the journal has what nobody else serves any more.
+    compacted_below = machine.compaction.compacted_below
+    if point.earliest >= replica.log_start and answer.offset >= compacted_below:
         answer.journal_point.earliest = point.earliest
         answer.journal_point.iterator = point.iterator
         answer.journal_point.given = point.given
     else:
         answer.journal_has_from = machine.find_journaled(
-            answer.offset, log_start=replica.log_start, high_watermark=high_watermark
+            max(answer.offset, compacted_below),
+            log_start=replica.log_start,
+            high_watermark=high_watermark,
         )

@@ -1,13 +1,17 @@
 """Reads one partition for one reply: committed, uncommitted or raw, only below the high watermark.
 
     COMMITTED     the committed log: offsets, in commit order; what is settled from blocks, the rest
-                  from the journal, and nobody can tell which but by how much there is in a batch
+                  from the journal, and nobody can tell which but by how much there is in a batch.
+                  Below the point of compaction from blocks alone, and from such alone of which what
+                  is superseded below it is gone
     UNCOMMITTED   the journal without control records: journal offsets
     RAW           the journal with them (buffering consumers, tools): journal offsets
 
-A found batch covers [first_offset, first_offset + record_count) of its numbering; a control record
-of RAW covers one journal offset. Batches are never cut: the first may begin before what was asked
-for.
+A found batch covers [first_offset, first_offset + record_count) of its numbering, unless its head
+tells the offset of each record; a control record of RAW covers one journal offset. Batches are
+never cut: the first may begin before what was asked for. What is found always lets its reader go
+on: a batch of which all records lie before what was asked for is left out, and where nothing but
+such stands, what is behind is read.
 """
 
 from __future__ import annotations
@@ -16,21 +20,26 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
+from oncelog_server.core.block import Block
 from oncelog_server.core.frame import OCCUPY_RECORDS, StoredFrame
 from oncelog_server.core.ports import led_machine
 from oncelog_server.core.settling import Stretch
-from oncelog_server.partition_leader import heads
+from oncelog_server.partition_leader import heads, holes
 from oncelog_server.partition_leader.committed_log import CommittedLog
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.heads import Head
 from oncelog_server.partition_leader.ports import PartitionEnv, PartitionReplica
 from oncelogpb import bulk, records
-from oncelogpb.errors import CorruptLog, NotLeader, OffsetOutOfRange, OncelogError
+from oncelogpb.errors import CorruptLog, Loading, NotLeader, OffsetOutOfRange, OncelogError
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from oncelogpb.v1 import types_pb2
 
 # Conversions of so many payload bytes are quicker than a thread's round trip.
 INLINE_ROWS_BYTES: Final = 2 * 1024
+# What an offset takes in a reply, about: they are told as small numbers.
+OFFSET_BYTES: Final = 3
+# What is told of a batch beside its payload, at most, but for what tells of units and offsets.
+ROW_HEAD_BYTES: Final = 100
 
 
 class Ends(NamedTuple):
@@ -38,6 +47,21 @@ class Ends(NamedTuple):
 
     start: int
     end: int
+
+
+def _size_of(head: Head, payload: bulk.Chunk) -> int:
+    """Of tiny units, what tells of them takes as much as their records; as do offsets."""
+    told = head.units.ByteSize() if head.HasField("units") else 0
+    return len(payload) + told + OFFSET_BYTES * len(head.offsets)
+
+
+class Tells(NamedTuple):
+    """What a reader wants to be told of merged batches."""
+
+    # Whose their records are.
+    units: bool
+    # The offset of each, where there are holes. False: it gets none that has any.
+    offsets: bool
 
 
 class Found(NamedTuple):
@@ -72,6 +96,7 @@ class Reader:
         format_: pb.Format.ValueType,
         max_bytes: int,
         with_units: bool = False,
+        with_offsets: bool = False,
     ) -> Found:
         as_rows = format_ == pb.FORMAT_ROWS
         if as_rows:
@@ -81,9 +106,8 @@ class Reader:
             if of_journal:
                 found = await self._journal(replica, from_offset, isolation, max_bytes)
             else:
-                found = await self._committed(
-                    replica, from_offset, max_bytes, with_units=with_units
-                )
+                tells = Tells(with_units, with_offsets)
+                found = await self._committed(replica, from_offset, max_bytes, tells)
         except OffsetOutOfRange as error:
             # What was deleted while it was read is told in the reader's own numbering.
             ends = journal_ends(replica) if of_journal else committed_ends(replica)
@@ -97,24 +121,32 @@ class Reader:
     # ---------------------------------------------------------------------------------- committed
 
     async def _committed(
-        self, replica: PartitionReplica, from_offset: int, max_bytes: int, *, with_units: bool
+        self, replica: PartitionReplica, from_offset: int, max_bytes: int, tells: Tells
     ) -> Found:
         """From blocks as far as they go, then from the journal."""
         ends = committed_ends(replica)
-        _require_in_range(replica, from_offset, ends, led_machine(replica).committed.end_offset)
+        machine = led_machine(replica)
+        _require_in_range(replica, from_offset, ends, machine.committed.end_offset)
+        compacted_below = machine.compaction.compacted_below
+        _require_compacted(replica, from_offset, compacted_below)
         settled = Found(ends, (), 0, from_offset)
         lacks: OncelogError | None = None
         if from_offset < replica.settled_end:
-            settled, lacks = await self._settled(
-                replica, ends, from_offset, max_bytes, with_units=with_units
-            )
+            settled, lacks = await self._settled(replica, ends, from_offset, max_bytes, tells)
         position, left_bytes = settled.next_offset, max_bytes - settled.payload_bytes
         is_deleted_here = isinstance(lacks, OffsetOutOfRange)
-        if left_bytes <= 0 or (is_deleted_here and settled.batches):
+        # The journal has what is superseded below the point, and of what superseded it the
+        # tombstones may be gone from the blocks behind.
+        from_blocks_alone = position < compacted_below
+        if lacks is None:
+            from_blocks_alone = position < min(replica.settled_end, ends.end)
+        if left_bytes <= 0 or (settled.batches and (is_deleted_here or from_blocks_alone)):
             return settled
         if is_deleted_here:
             # Deleted meanwhile; or an unclean election took back by what the data log begins there.
             require_in_range(position, committed_ends(replica))
+        if lacks is not None and from_blocks_alone:
+            raise replica.unreadable(lacks) if isinstance(lacks, CorruptLog) else lacks
         try:
             rest = await self._referenced(replica, ends, position, left_bytes)
         except (OffsetOutOfRange, CorruptLog) as error:
@@ -127,7 +159,7 @@ class Reader:
                 raise lacks from error
             if isinstance(error, OffsetOutOfRange) and position < replica.settled_end:
                 # It was settled, and its journal went, while it was looked for.
-                return await self._committed(replica, from_offset, max_bytes, with_units=with_units)
+                return await self._committed(replica, from_offset, max_bytes, tells)
             raise
         if not settled.batches:
             return rest
@@ -142,8 +174,7 @@ class Reader:
         ends: Ends,
         from_offset: int,
         max_bytes: int,
-        *,
-        with_units: bool,
+        tells: Tells,
     ) -> tuple[Found, OncelogError | None]:
         """What stands in blocks, up to the first one that is damaged, or that is not here: the
         journal may still have what was in it."""
@@ -161,14 +192,43 @@ class Reader:
                 break
             assert blocks, f"{next_offset} is settled, and stands in no block"
             for block in blocks:
-                head = heads.of_block(block, with_units=with_units)
-                batches.append((head, block.payload))
-                # Of tiny units, what tells of them takes as much as their records.
-                size += len(block.payload) + head.units.ByteSize()
-                next_offset = block.end_offset
+                position, next_offset = next_offset, block.end_offset
+                if not holes.has_any(block, position):
+                    continue
+                parts: Sequence[Block] = (block,)
+                if not (tells.offsets or block.is_dense):
+                    room = self._config.fetch_batches_max - len(batches)
+                    parts = await self._without_holes(block, position, max_bytes - size, room)
+                    size += ROW_HEAD_BYTES * len(parts)
+                for part in parts:
+                    head = heads.of_block(part, with_units=tells.units)
+                    batches.append((head, part.payload))
+                    size += _size_of(head, part.payload)
+                if parts[-1].end_offset < block.end_offset:
+                    # More of them may be behind.
+                    next_offset = parts[-1].end_offset
+                    break
                 if size >= max_bytes:
                     break
         return Found(ends, batches, size, next_offset), lacks
+
+    async def _without_holes(
+        self, block: Block, from_offset: int, max_bytes: int, rows_max: int
+    ) -> Sequence[Block]:
+        """For who does not know of holes: its rows of neighbours, from the first that is wanted,
+        so many as a reply may have, but at least one."""
+        found: list[Block] = []
+
+        def take() -> None:
+            size = 0
+            for row in holes.rows_of(block, from_offset):
+                found.append(row)
+                size += len(row.payload) + ROW_HEAD_BYTES
+                if size >= max_bytes or len(found) >= rows_max:
+                    break
+
+        await self._env.offload(take)
+        return found
 
     async def _referenced(
         self, replica: PartitionReplica, ends: Ends, from_offset: int, max_bytes: int
@@ -268,6 +328,16 @@ def _require_in_range(
     # "There is nothing" is an answer about now, which only the leader may give.
     replica.require_lease()
     raise out_of_range(from_offset, ends)
+
+
+def _require_compacted(replica: PartitionReplica, from_offset: int, compacted_below: int) -> None:
+    """Raises Loading where this replica would serve what others have removed for good: its
+    tombstone may be gone there, and a reader of both would keep the key for ever."""
+    if from_offset < compacted_below and replica.compacted_to < compacted_below:
+        raise Loading(
+            f"{replica.partition} is compacted below offset {compacted_below}, and here, where it "
+            f"is led now, below {replica.compacted_to} only so far; try again, it comes next"
+        )
 
 
 def require_in_range(offset: int, ends: Ends) -> None:
