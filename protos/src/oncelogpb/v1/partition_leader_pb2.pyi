@@ -30,7 +30,7 @@ class _IsolationEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     ISOLATION_UNSPECIFIED: _Isolation.ValueType  # 0
     """Same as ISOLATION_COMMITTED."""
     ISOLATION_COMMITTED: _Isolation.ValueType  # 1
-    """The committed log: committed records in commit order, offsets dense."""
+    """The committed log: committed records in commit order, offsets dense but for what was compacted."""
     ISOLATION_UNCOMMITTED: _Isolation.ValueType  # 2
     """The journal without control records; positions are journal offsets."""
     ISOLATION_RAW: _Isolation.ValueType  # 3
@@ -42,7 +42,7 @@ class Isolation(_Isolation, metaclass=_IsolationEnumTypeWrapper):
 ISOLATION_UNSPECIFIED: Isolation.ValueType  # 0
 """Same as ISOLATION_COMMITTED."""
 ISOLATION_COMMITTED: Isolation.ValueType  # 1
-"""The committed log: committed records in commit order, offsets dense."""
+"""The committed log: committed records in commit order, offsets dense but for what was compacted."""
 ISOLATION_UNCOMMITTED: Isolation.ValueType  # 2
 """The journal without control records; positions are journal offsets."""
 ISOLATION_RAW: Isolation.ValueType  # 3
@@ -355,7 +355,7 @@ class FetchedBatch(google.protobuf.message.Message):
     """
     record_count: builtins.int
     """Positions it covers, unless it has holes (`offsets`): first_offset + record_count is where the next
-    one begins or later. 1 for the control kinds of RAW, which hold no record but one journal offset.
+    one begins or, of a compacted topic, later. 1 for the control kinds of RAW, which hold no record but one journal offset.
     0: all records up to first_offset, from what came before or was asked for, were compacted away: read
     on there. So a reader comes to the end of a log whose last records are gone.
     """
