@@ -18,8 +18,8 @@ BUGS: Final = (
             ),
             Edit(
                 "oncelog_server.partition_leader.fetching:Fetching._read",
-                "with_units=request.with_units,\n            )",
-                "with_units=request.with_units,\n            )\n"
+                "with_offsets=request.with_offsets,\n            )",
+                "with_offsets=request.with_offsets,\n            )\n"
                 "            cursor.advanced = asyncio.ensure_future(replica.advanced())",
             ),
         ),

@@ -212,7 +212,7 @@ BUGS: Final = (
         (
             Edit(
                 f"{LEADER}.listing:_point",
-                "if point.earliest >= replica.log_start:",
+                "if point.earliest >= replica.log_start and answer.offset >= compacted_below:",
                 "if True:",
             ),
         ),
