@@ -129,6 +129,7 @@ COMPACTION: Final[Mapping[str, TopicConfig]] = {
     ),
 }
 CONFIGS: Final[Mapping[str, TopicConfig]] = {
+    **COMPACTION,
     MATERIALIZATION: TopicConfig(
         "auto",
         "how the committed log holds its records: `reference` points into the journal; `copy` "
@@ -158,12 +159,9 @@ FIELDS: Final = {
     "partitions": "a field of its own: `--partitions N`, or `partitions=N`",
     "replication_factor": "a field of its own: `replication_factor=N`",
 }
-# Settings that users of Kafka look for. They come with compaction and replication.
+# Settings that users of Kafka look for. They come in a later version.
 LATER: Final = frozenset(
     {
-        "cleanup.policy",
-        "delete.retention.ms",
-        "min.compaction.lag.ms",
         "min.insync.replicas",
         "segment.bytes",
         "segment.ms",
@@ -184,7 +182,7 @@ def require_configs(configs: Mapping[str, str]) -> None:
 
 def settings_of(version: int, configs: Mapping[str, str]) -> Settings:
     """What is told to the topic's partitions."""
-    in_force = {**effective(configs), **_effective(COMPACTION, configs)}
+    in_force = effective(configs)
     settings = Settings(version, materialization=MATERIALIZATIONS[in_force[MATERIALIZATION]])
     if DELETE in in_force[CLEANUP_POLICY].split(","):
         settings = msgspec.structs.replace(
@@ -204,11 +202,7 @@ def settings_of(version: int, configs: Mapping[str, str]) -> Settings:
 
 def effective(configs: Mapping[str, str]) -> dict[str, str]:
     """Every setting with its value in force."""
-    return _effective(CONFIGS, configs)
-
-
-def _effective(table: Mapping[str, TopicConfig], configs: Mapping[str, str]) -> dict[str, str]:
-    return {name: configs.get(name) or config.default for name, config in table.items()}
+    return {name: configs.get(name) or config.default for name, config in CONFIGS.items()}
 
 
 def _unknown(name: str) -> OncelogError:

@@ -42,8 +42,11 @@ def test_create_fills_in_the_defaults_and_shows_what_is_in_force() -> None:
     topic = admin.create(configs={"max.batch.bytes": "2048"})
     assert (topic.name, len(topic.partitions), topic.replication_factor) == ("new", 3, 1)
     assert topic.configs == {
+        "cleanup.policy": "delete",
+        "delete.retention.ms": "86400000",
         "max.batch.bytes": "2048",
         "materialization": "auto",
+        "min.compaction.lag.ms": "0",
         "retention.bytes": "-1",
         "retention.ms": "-1",
     }
@@ -58,6 +61,17 @@ def test_materialization_is_taken_both_ways_on_a_living_topic() -> None:
         request = pb.AlterTopicRequest(name="new", configs={"materialization": value})
         topic = admin.do("alter_topic", request).topic
         assert topic.configs["materialization"] == (value or "auto")
+
+
+def test_policies_are_taken_both_ways_on_a_living_topic() -> None:
+    admin = Admin()
+    created = admin.create(configs={"cleanup.policy": "compact", "delete.retention.ms": "0"})
+    assert created.configs["cleanup.policy"] == "compact"
+    assert created.configs["delete.retention.ms"] == "0"
+    for value in ("delete", "compact,delete", "compact", ""):
+        request = pb.AlterTopicRequest(name="new", configs={"cleanup.policy": value})
+        topic = admin.do("alter_topic", request).topic
+        assert topic.configs["cleanup.policy"] == (value or "delete")
 
 
 def test_validate_only_creates_nothing() -> None:
@@ -83,7 +97,10 @@ REFUSED = [
     ({"configs": {"retention.bytes": "0"}}, errors.InvalidArgument),
     ({"configs": {"retention.bytes": "-2"}}, errors.InvalidArgument),
     ({"configs": {"retention.bytes": str(1 << 62)}}, errors.InvalidArgument),
-    ({"configs": {"cleanup.policy": "compact"}}, errors.Unsupported),
+    ({"configs": {"segment.ms": "1"}}, errors.Unsupported),
+    ({"configs": {"cleanup.policy": "compacted"}}, errors.InvalidArgument),
+    ({"configs": {"delete.retention.ms": "-1"}}, errors.InvalidArgument),
+    ({"configs": {"min.compaction.lag.ms": "soon"}}, errors.InvalidArgument),
     ({"name": TOPIC.name}, errors.TopicExists),
 ]
 
