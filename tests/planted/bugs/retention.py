@@ -130,8 +130,8 @@ BUGS: Final = (
         (
             Edit(
                 f"{RETENTION}:Watch._compare",
-                "settings.retention_ms == UNLIMITED or is_empty or",
-                "settings.retention_ms == UNLIMITED or",
+                "ages = ages and committed.start_offset < committed.end_offset",
+                "pass",
             ),
         ),
         {story("partition_leader/retention_counts_age_from_commit"): "TIME_PASSED 3600000"},
@@ -323,7 +323,7 @@ BUGS: Final = (
         (
             Edit(
                 f"{LEADER}.listing:Listing._in_batch",
-                "skipped = max(begin - batch.first_offset, 0)",
+                "skipped = bisect_left(batch.offsets, begin)",
                 "skipped = 0",
             ),
         ),

@@ -183,9 +183,9 @@ BUGS: Final = (
         "I31: a reply has about as many bytes as were asked for, and fits into a message",
         (
             Edit(
-                f"{LEADER}.reads:Reader._settled",
-                "size += len(block.payload) + head.units.ByteSize()",
-                "size += len(block.payload)",
+                f"{LEADER}.reads:_size_of",
+                "return len(payload) + told + OFFSET_BYTES * len(head.offsets)",
+                "return len(payload)",
             ),
         ),
         {
