@@ -219,4 +219,21 @@ BUGS: Final = (
             ): "assert 2 == 3"
         },
     ),
+    Bug(
+        "start-reads-a-large-block-of-each-log",
+        "a start reads what is behind the last index entry, and little more",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.scan:Scan.__iter__",
+                "wanted = SCAN_BYTES_FIRST",
+                "wanted = SCAN_BYTES",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_start_reads",
+                "test_a_start_reads_what_is_behind_the_last_index_entry",
+            ): "assert "
+        },
+    ),
 )

@@ -26,6 +26,10 @@ from oncelog_server.runtime.storage.frames import (
 from oncelog_server.runtime.storage.port import File
 
 SCAN_BYTES: Final = 4 << 20
+# What is read first, and by how much more each time after: a start looks at the end of every log,
+# where few frames lie behind the last index entry, and up to 16 MiB of zeros behind these.
+SCAN_BYTES_FIRST: Final = 64 << 10
+SCAN_GROWTH: Final = 4
 
 
 class Place(NamedTuple):
@@ -76,7 +80,7 @@ class Scan:
         self._short_of = 0
 
     def __iter__(self) -> Iterator[StoredFrame]:
-        wanted = SCAN_BYTES
+        wanted = SCAN_BYTES_FIRST
         while True:
             base = self.place.position
             block = memoryview(self._file.read(base, wanted))
@@ -91,7 +95,7 @@ class Scan:
                 if len(left) and not is_blank(left, 0):
                     self.ending, self.why = Ending.BAD, "the file ends inside a frame"
                 return
-            wanted = max(SCAN_BYTES, self._short_of)
+            wanted = max(min(wanted * SCAN_GROWTH, SCAN_BYTES), self._short_of)
 
     def _take(self, block: memoryview, at: int) -> StoredFrame | None:
         """The next frame, or None: the scan ended, or `_short_of` bytes are needed to go on."""
