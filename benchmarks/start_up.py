@@ -1,11 +1,13 @@
-"""`python -m benchmarks.start_up [--transactions N] [--days D]`: how long a coordinator's and an
-offset manager's partition take to start after many transactions, and what they hold on disk and in
-memory, with logs that keep everything and with logs that begin later.
+"""`python -m benchmarks.start_up [--transactions N] [--days D]`: how long a partition of each role
+takes to start after many transactions, and what it holds on disk and in memory, with logs that keep
+everything and with logs that begin later.
 
-Each partition is written as its leader would write it, on a real disk, the syncs left out: a
-million transactions over so many days by the clock that frames carry. So ages count as they would,
-and the front of the log goes when it would. Then a process of its own opens it, restores the
-machine and replays what is behind the snapshot.
+Each partition is written as its leader would write it, on a real disk, the syncs left out: so many
+transactions over so many days by the clock that frames carry. So ages count as they would, and the
+front of the log goes when it would: that of a topic's partition by `retention.ms`, a week. Then a
+process of its own opens it, restores the machine and replays what is behind the snapshot.
+
+Left out: gRPC, elections, and the other partitions of a process (`many_partitions`).
 """
 
 from __future__ import annotations
@@ -28,22 +30,29 @@ from oncelog_server.coordinator.outcomes import SLOT_BYTES, SLOT_FILE, Outcomes
 from oncelog_server.coordinator.records import CODEC as COORDINATOR_CODEC
 from oncelog_server.coordinator.records import Begun, Committed, PreparedCommit, ProducerInitialized
 from oncelog_server.coordinator.values import Manifest, TopicParts
-from oncelog_server.core.frame import Frame, FrameKind
+from oncelog_server.core.frame import ControlCode, Frame, FrameKind
 from oncelog_server.core.ids import (
     TRANSACTION_CONTROL_ID,
     Generation,
+    JournalOffset,
+    LeaderEpoch,
     PartitionId,
     ProducerId,
     TopicId,
     TxId,
+    Writer,
     compose_tx_id,
 )
-from oncelog_server.core.machine import EpochStart, Machine, Projection, needs_of
+from oncelog_server.core.machine import EpochStart, Instant, Machine, Projection, Tick, needs_of
 from oncelog_server.offset_manager.commands import OffsetCommit
 from oncelog_server.offset_manager.config import OffsetManagerConfig
 from oncelog_server.offset_manager.machine import OffsetManagerMachine
 from oncelog_server.offset_manager.records import CODEC as OFFSETS_CODEC
 from oncelog_server.offset_manager.records import OffsetsCommitted
+from oncelog_server.participant.commands import Look, WriterPart
+from oncelog_server.partition_leader.commands import Durable, Settings
+from oncelog_server.partition_leader.machine import PartitionMachine
+from oncelog_server.partition_leader.records import MarkerWritten, PartitionCodec
 from oncelog_server.runtime.node_config import NodeConfig
 from oncelog_server.runtime.replica.snapshots import FRAME_BYTES_GUESS, SNAPSHOT_EVERY_FRAMES
 from oncelog_server.runtime.storage.disk import RealDisk
@@ -59,16 +68,27 @@ WALL_START_MS: Final = 1_767_225_600_000
 PRODUCERS: Final = 100
 GROUPS: Final = 100
 PARTITIONS: Final = 10
+RETENTION_MS: Final = 7 * DAY_MS
+# Of a transaction in a topic's partition: one record.
+PAYLOAD: Final = b"v" * 100
 # Transactions between two looks at what may go.
 WRITTEN_AT_ONCE: Final = 2_000
-ROLES: Final = ("coordinator", "offset_manager")
+TRANSACTIONS_MAX: Final = 20_000_000
+SMALL: Final = 3_000
+# How often is said how far it is, seconds.
+SAID_EVERY_S: Final = 10.0
+ROLES: Final = ("coordinator", "offset_manager", "partition_leader")
+LOGS: Final = ("whole", "trimmed")
 COLUMNS: Final = (
     "role",
     "log",
     "transactions",
     "start ms",
+    "CPU ms",
+    "read MB",
     "frames replayed",
     "memory MB",
+    "peak MB",
     "journal MB",
     "slots MB",
     "files",
@@ -79,8 +99,13 @@ class Start(NamedTuple):
     """What a start took, and what it found."""
 
     ms: float
+    cpu_ms: float
+    # Of files, whether they were in the page cache or not.
+    read_mb: float
     replayed: int
     memory_mb: float
+    # While it started.
+    peak_mb: float
 
 
 class Written:
@@ -124,11 +149,29 @@ class Written:
             self.journal.log_end, taken._replace(needs=needs_of(self.machine))
         )
 
+    def tick(self, now_ms: int) -> None:
+        """What is due, as a leader would decide it."""
+        now = Instant(now_ms - WALL_START_MS, now_ms)
+        self.machine.seen(Durable(JournalOffset(self.journal.synced_end)), now)
+        self.machine.seen(Look(), now)
+        self.machine.seen(Tick(), now)
+        for record in self.machine.decide(Tick(), now).records:
+            self.append(record, now_ms)
+
     def trim(self) -> None:
         """As a leader would that has nobody to wait for."""
         journal, needs = self.journal, needs_of(self.machine)
         journal.slots.let_go(needs.slots_from)
         journal.slots.remove_gone()
+        if journal.has_old_front:
+            # The note has two slots, and both must say where the log begins.
+            if not journal.start_is_durable:
+                journal.note_synced_end()
+                self.sync()
+            if journal.start_is_durable:
+                journal.retire_front()
+                journal.remove_front()
+            return
         limit = SETTINGS.control_journal_bytes_max
         start = journal.next_log_start(needs, wanted_bytes_max=limit)
         if start is None:
@@ -137,8 +180,6 @@ class Written:
         journal.move_start(start, allowed_at=journal.log_end)
         journal.note_synced_end()
         self.sync()
-        journal.retire_front()
-        journal.remove_front()
 
     def close(self) -> None:
         self.sync()
@@ -157,18 +198,33 @@ def parts_of(
     if role == "coordinator":
         machine = CoordinatorMachine(PartitionId(TRANSACTION_CONTROL_ID, 0), CoordinatorConfig())
         return machine, COORDINATOR_CODEC, Outcomes(journal.slots.open(SLOT_FILE, SLOT_BYTES))
+    if role == "partition_leader":
+        return PartitionMachine(), PartitionCodec(), None
     manager = OffsetManagerMachine(OffsetManagerConfig())
     return manager, OFFSETS_CODEC, None
 
 
 def write(folder: Path, role: str, transactions: int, days: float, *, trims: bool) -> None:
     written = Written(folder, role)
-    append = {"coordinator": _transactions, "offset_manager": _commits}[role]
+    if role == "partition_leader":
+        written.append(Settings(1, RETENTION_MS if trims else -1), WALL_START_MS)
+    append = {
+        "coordinator": _transactions,
+        "offset_manager": _commits,
+        "partition_leader": _records,
+    }[role]
+    said = time.monotonic()
     for number in append(written, transactions, int(days * DAY_MS)):
         if number % WRITTEN_AT_ONCE == 0:
             written.sync()
             if trims:
+                if role == "partition_leader":
+                    written.tick(written.journal.last_time_ms)
+                    written.sync()
                 written.trim()
+        if time.monotonic() - said > SAID_EVERY_S:
+            said = time.monotonic()
+            click.echo(f"{role}: {number:,} of {transactions:,} written", err=True)
     written.close()
 
 
@@ -210,10 +266,42 @@ def _commits(written: Written, transactions: int, span_ms: int) -> Iterator[int]
         yield number
 
 
+def _records(written: Written, transactions: int, span_ms: int) -> Iterator[int]:
+    """Of one record each, which a marker exposes."""
+    generation = Generation(1 << 32 | 1)
+    for number in range(transactions):
+        now_ms = WALL_START_MS + number * span_ms // transactions
+        producer_id = ProducerId(compose_tx_id(0, 1 + number % PRODUCERS))
+        # As one coordinator's journal numbers them: BEGUN, PREPARED_COMMIT, COMMITTED.
+        begun_at = 1_000 + 3 * number
+        tx_id = TxId(compose_tx_id(0, begun_at))
+        batch = Frame(
+            FrameKind.DATA,
+            PAYLOAD,
+            record_count=1,
+            producer_id=producer_id,
+            generation=generation,
+            tx_id=tx_id,
+            max_timestamp_us=now_ms * 1_000,
+        )
+        written.append(batch, now_ms)
+        marker = MarkerWritten(
+            tx_id,
+            producer_id,
+            generation,
+            ControlCode.COMMITTED,
+            prepare_offset=JournalOffset(begun_at + 1),
+            coordinator_epoch=LeaderEpoch(1),
+            parts=(WriterPart(Writer(0), 1),),
+        )
+        written.append(marker, now_ms)
+        yield number
+
+
 def start(folder: Path, role: str) -> Start:
     """In a process that has done nothing else."""
-    before = resident_mb()
-    began = time.perf_counter()
+    before, read_before = resident_mb(), read_mb()
+    began, cpu_began = time.perf_counter(), time.process_time()
     journal = open_journal(RealDisk(folder))
     machine, codec, projection = parts_of(role, journal)
     saved = journal.load_snapshot()
@@ -230,13 +318,26 @@ def start(folder: Path, role: str) -> Start:
             projection.project(record, stored.at)
         replayed += 1
     took_ms = (time.perf_counter() - began) * 1000
-    return Start(took_ms, replayed, resident_mb() - before)
+    cpu_ms = (time.process_time() - cpu_began) * 1000
+    read = read_mb() - read_before
+    status = Path("/proc/self/status").read_text().splitlines()
+    (most,) = (line.split()[1] for line in status if line.startswith("VmHWM:"))
+    peak = int(most) * 1024 / 1e6
+    return Start(took_ms, cpu_ms, read, replayed, resident_mb() - before, peak - before)
 
 
 def resident_mb() -> float:
     """Memory that this process has now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 1e6
+
+
+def read_mb() -> float:
+    """What this process has read so far, by system calls."""
+    (line,) = (
+        line for line in Path("/proc/self/io").read_text().splitlines() if line.startswith("rchar:")
+    )
+    return int(line.split()[1]) / 1e6
 
 
 def started_apart(folder: Path, role: str) -> Start:
@@ -263,8 +364,11 @@ def row(role: str, transactions: int, days: float, rounds: int, *, trims: bool) 
             "trimmed" if trims else "whole",
             f"{transactions:,}",
             f"{quickest.ms:.0f}",
+            f"{quickest.cpu_ms:.0f}",
+            f"{quickest.read_mb:.1f}",
             f"{quickest.replayed:,}",
             f"{quickest.memory_mb:.0f}",
+            f"{quickest.peak_mb:.0f}",
             f"{taken_mb(iter(files)) - slots:.0f}",
             f"{slots:.0f}",
             f"{len(files):,}",
@@ -272,27 +376,41 @@ def row(role: str, transactions: int, days: float, rounds: int, *, trims: bool) 
 
 
 @click.command()
-@click.option("--transactions", default=200_000, show_default=True)
+@click.option(
+    "--transactions",
+    multiple=True,
+    default=(200_000,),
+    show_default=True,
+    type=click.IntRange(1, TRANSACTIONS_MAX),
+    help="May be said several times.",
+)
 @click.option("--days", default=30.0, show_default=True, help="That they are spread over.")
 @click.option("--rounds", default=3, show_default=True, help="Starts; the quickest one counts.")
 @click.option("--only", default=None, type=click.Choice(ROLES), help="One role.")
+@click.option("--log", "logs", multiple=True, type=click.Choice(LOGS), help="One kind of log.")
+@click.option("--small", is_flag=True, help=f"{SMALL:,} transactions, one start.")
 @click.option("--start", "started", nargs=2, default=None, hidden=True)
 def main(
-    transactions: int,
+    transactions: tuple[int, ...],
     days: float,
     rounds: int,
     only: str | None,
+    logs: tuple[str, ...],
+    small: bool,
     started: tuple[str, str] | None,
 ) -> None:
-    """How long partitions of the control topics take to start."""
+    """How long partitions take to start. See benchmarks/README.md."""
     if started is not None:
         print(json.dumps(start(Path(started[0]), started[1])))
         return
+    if small:
+        transactions, rounds = (SMALL,), 1
     print(f"| {' | '.join(COLUMNS)} |\n| {' | '.join('---' for _ in COLUMNS)} |")
     for role in ROLES if only is None else (only,):
-        for trims in (False, True):
-            cells = row(role, transactions, days, rounds, trims=trims)
-            print(f"| {' | '.join(cells)} |", flush=True)
+        for log in logs or LOGS:
+            for count in transactions:
+                cells = row(role, count, days, rounds, trims=log == "trimmed")
+                print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

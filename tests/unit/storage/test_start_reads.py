@@ -1,5 +1,5 @@
-"""What a start reads of a log: little, however large the log is, and however much room its last file
-has. A node may have thousands of them."""
+"""What a start reads of a log: little, however large the log is, and however much room its last
+file has. A node may have thousands of them."""
 
 from __future__ import annotations
 
