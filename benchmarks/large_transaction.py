@@ -3,9 +3,10 @@ is as large as one likes, others that are committed beside it, and what all of i
 
 A cluster of its own, of three processes. The large transaction is written to each partition of a
 topic in turn, in MiBs; a second producer commits one record after the other to the same partitions
-meanwhile, and a reader gets these while the large one is open. Then the large one is committed, and
-read whole: every record is there, once, in its place. Memory is what each
-process has resident at most, above what it had after a transaction of WARM_UP_BYTES.
+meanwhile. Then the large one is committed, and read whole: every record is there, once, in its
+place. Where the topic is settled it is read whole once more when that is done. Memory is what each
+process has resident at most in each tenth of it, above what it had after a transaction of
+WARM_UP_BYTES.
 
 Needs twice the bytes on disk, three times where it is settled, in the folder that `--folder` names.
 """
@@ -17,16 +18,15 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import click
 import pyarrow as pa
-from rich.console import Console
-from rich.table import Table
 
 import oncelog
+from benchmarks.machine import process_cpu_seconds
 from oncelog_server.core.roles import ROLES
 from oncelog_spark.jobs.local_cluster import local_cluster
 
@@ -43,6 +43,11 @@ SMALL: Final = b"small"
 GB: Final = 10**9
 # Nothing comes for so long: then something is wrong, seconds.
 SILENT_S: Final = 60.0
+# How often is said how memory is, while it is written.
+SHARES: Final = 10
+# Of so many bytes a second is settled at least, or it is given up.
+SETTLED_BYTES_S_MIN: Final = 4 * MIB
+SETTLED_LOOK_S: Final = 1.0
 
 
 class Memory:
@@ -55,15 +60,34 @@ class Memory:
         # MiB, by name.
         self.before = {name: resident_mib(pid) for name, pid in pids.items()}
         self.peak = dict(self.before)
+        # What was going on, and the most that each had in that time, above what it had before.
+        self.marks: list[tuple[str, dict[str, float]]] = []
+        self._peak_since = dict(self.before)
+        self._cpu_s = {name: process_cpu_seconds(pid) for name, pid in pids.items()}
 
     @property
     def grown_mib(self) -> dict[str, float]:
         return {name: self.peak[name] - self.before[name] for name in self._pids}
 
+    @property
+    def cpu_s(self) -> dict[str, float]:
+        """That each has used since."""
+        return {
+            name: process_cpu_seconds(self._pids[name]) - was for name, was in self._cpu_s.items()
+        }
+
+    def mark(self, what: str) -> None:
+        """All since the last mark was about that."""
+        grown = {name: self._peak_since[name] - self.before[name] for name in self._pids}
+        self.marks.append((what, grown))
+        self._peak_since = {name: resident_mib(pid) for name, pid in self._pids.items()}
+
     def _look(self) -> None:
         while not self._over.wait(LOOK_EVERY_S):
             for name, pid in self._pids.items():
-                self.peak[name] = max(self.peak[name], resident_mib(pid))
+                now = resident_mib(pid)
+                self.peak[name] = max(self.peak[name], now)
+                self._peak_since[name] = max(self._peak_since[name], now)
 
     def __enter__(self) -> Memory:
         self._thread.start()
@@ -119,17 +143,24 @@ class Written(NamedTuple):
     commit_ms: float
 
 
-def write(log: oncelog.Log, topic: str, size: int) -> Written:
-    """So many bytes in one transaction, in turn to each partition; visible when it returns."""
+def write(
+    log: oncelog.Log, topic: str, size: int, *, wrote: Callable[[int], None] = lambda _: None
+) -> Written:
+    """So many bytes in one transaction, in turn to each partition; visible when it returns.
+    `wrote` is told how many tenths (SHARES) are sent."""
     producer = log.transactional_producer()
     begin = time.monotonic()
     with producer.transaction(wait="visible") as tx:
-        records = 0
-        for table in tables(size // PARTITIONS // VALUE_BYTES):
+        records = told = 0
+        wanted = size // PARTITIONS // VALUE_BYTES
+        for table in tables(wanted):
             for partition in range(PARTITIONS):
                 number = pa.array([partition] * len(table), pa.int32())
                 tx.send_arrow(topic, table.append_column("partition", number))
             records += len(table)
+            if records * SHARES // wanted > told:
+                told = records * SHARES // wanted
+                wrote(told)
         tx.flush()
         written = time.monotonic()
     producer.close()
@@ -169,6 +200,18 @@ def read_whole(log: oncelog.Log, topic: str, records: int) -> int:
     return others
 
 
+def until_settled(folder: Path, log: oncelog.Log, topic: str, size: int) -> float:
+    """Until the data log has so many bytes, seconds. Raises AssertionError."""
+    topic_id = log.admin.describe_topic(topic).topic_id
+    begin = time.monotonic()
+    while time.monotonic() - begin < SILENT_S + size / SETTLED_BYTES_S_MIN:
+        files = folder.glob(f"**/partitions/{topic_id}-*/data/*.data")
+        if sum(path.stat().st_size for path in files) >= size:
+            return time.monotonic() - begin
+        time.sleep(SETTLED_LOOK_S)
+    raise AssertionError("it is not settled by now")
+
+
 def resident_mib(pid: int) -> float:
     """Now."""
     status = Path(f"/proc/{pid}/status").read_text()
@@ -195,6 +238,7 @@ def pids_over(folder: Path) -> dict[str, int]:
 @click.option("--materialization", default="copy", show_default=True)
 @click.option("--folder", type=click.Path(path_type=Path), help="Where its data goes.")
 def main(gb: float, materialization: str, folder: Path | None) -> None:
+    """One very large transaction, others beside it. See benchmarks/README.md."""
     size = int(gb * GB)
     configs = {"materialization": materialization}
     with (
@@ -205,27 +249,67 @@ def main(gb: float, materialization: str, folder: Path | None) -> None:
         for topic in ("warm-up", "large"):
             log.admin.create_topic(topic, partitions=PARTITIONS, configs=configs)
         read_whole(log, "warm-up", write(log, "warm-up", WARM_UP_BYTES).records)
+        took: list[tuple[str, float]] = []
         with Memory(pids_over(Path(data))) as memory:
+
+            def wrote(tenths: int) -> None:
+                memory.mark(f"written, {tenths} of {SHARES}")
+                click.echo(memory.marks[-1], err=True)
+
             with Beside(bootstrap, "large") as beside:
-                written = write(log, "large", size)
-            begin = time.monotonic()
-            read_whole(log, "large", written.records)
-            read_s = time.monotonic() - begin
-    Console().print(_table(size, written, read_s, beside, memory))
+                written = write(log, "large", size, wrote=wrote)
+            memory.mark("committed")
+            took.append(("read whole", timed(lambda: read_whole(log, "large", written.records))))
+            memory.mark("read whole")
+            if materialization == "copy":
+                took.append(("settled after that", until_settled(Path(data), log, "large", size)))
+                memory.mark("settled")
+                again = timed(lambda: read_whole(log, "large", written.records))
+                took.append(("read whole, settled", again))
+                memory.mark("read whole, settled")
+            cpu_s = memory.cpu_s
+    print(_table(size, written, took, beside, cpu_s), _memory_table(memory), sep="\n\n")
 
 
-def _table(size: int, written: Written, read_s: float, beside: Beside, memory: Memory) -> Table:
-    table = Table("figure", "value")
-    table.add_row("written, MB", f"{size / 10**6:,.0f}")
-    table.add_row("open, s", f"{written.open_s:.1f}")
-    table.add_row("committed and visible, ms", f"{written.commit_ms:.0f}")
-    table.add_row("read whole, s", f"{read_s:.1f}")
-    table.add_row("transactions beside it", f"{len(beside.took_ms):,}")
-    table.add_row("their p50, ms", f"{statistics.median(beside.took_ms):.1f}")
-    table.add_row("their p99, ms", f"{statistics.quantiles(beside.took_ms, n=100)[98]:.1f}")
-    for name, grown in memory.grown_mib.items():
-        table.add_row(f"{name}, MiB above", f"{grown:.0f}")
-    return table
+def timed(work: Callable[[], object]) -> float:
+    """Seconds."""
+    begin = time.monotonic()
+    work()
+    return time.monotonic() - begin
+
+
+def _table(
+    size: int,
+    written: Written,
+    took: list[tuple[str, float]],
+    beside: Beside,
+    cpu_s: Mapping[str, float],
+) -> str:
+    rows = [
+        ("written, MB", f"{size / 10**6:,.0f}"),
+        ("open, s", f"{written.open_s:.1f}"),
+        ("committed and visible, ms", f"{written.commit_ms:.0f}"),
+        *((f"{what}, s", f"{seconds:.1f}") for what, seconds in took),
+        ("transactions beside it", f"{len(beside.took_ms):,}"),
+        ("their p50, ms", f"{statistics.median(beside.took_ms):.1f}"),
+        ("their p99, ms", f"{statistics.quantiles(beside.took_ms, n=100)[98]:.1f}"),
+        ("their worst, ms", f"{max(beside.took_ms):.0f}"),
+        *((f"{name}, CPU s", f"{used:.1f}") for name, used in cpu_s.items()),
+    ]
+    return _markdown([("figure", "value"), *rows])
+
+
+def _memory_table(memory: Memory) -> str:
+    """MiB above what each had before."""
+    header = ("at most, MiB above", *memory.before)
+    rows = [(what, *(f"{mib:.0f}" for mib in grown.values())) for what, grown in memory.marks]
+    return _markdown([header, *rows])
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> str:
+    header, *others = rows
+    lines = [header, ["---"] * len(header), *others]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 if __name__ == "__main__":
