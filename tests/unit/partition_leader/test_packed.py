@@ -180,6 +180,8 @@ def test_i31_a_leader_packs_its_index_at_its_ticks(monkeypatch: pytest.MonkeyPat
     """A few pages at each: it must not hold up who writes."""
     for module in (packed, committed_log):
         monkeypatch.setattr(module, "PAGE_ROWS", 16)
+    monkeypatch.setattr(packed, "_SHIFT", 4)
+    monkeypatch.setattr(packed, "_MASK", 15)
     machine = PartitionMachine()
     machine.committed = grown()
     rows, tails = machine.committed.rows(0), list[int]()
