@@ -91,8 +91,6 @@ BUGS: Final[tuple[Bug, ...]] = (
     *trimming.BUGS,
     *settling.BUGS,
     *settling_auto.BUGS,
-    *compaction.BUGS,
-    *compaction_points.BUGS,
     *participant.BUGS,
     *packed.BUGS,
     *partition_leader.BUGS,

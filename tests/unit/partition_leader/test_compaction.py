@@ -63,7 +63,7 @@ def test_what_is_not_compacted_journals_nothing_of_how_it_would_be(policy: str) 
 
 @pytest.mark.parametrize(("policy", "settles"), [("compact", True), (BOTH[0], True), ("", False)])
 def test_who_has_no_machine_settles_by_the_policy_too(policy: str, settles: bool) -> None:
-    assert PartitionSettler().is_wanted({"cleanup.policy": policy}) == settles
+    assert PartitionSettler().asked({"cleanup.policy": policy}).wanted == settles
 
 
 VALUES = [

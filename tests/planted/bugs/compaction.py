@@ -1,0 +1,253 @@
+"""Bugs of compaction: which records stay, how files are rewritten, when that is done."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planting import Bug, Edit, unit
+
+CORE: Final = "oncelog_server.core.cleaning"
+STORAGE: Final = "oncelog_server.runtime.storage"
+PASS: Final = f"{STORAGE}.data_cleaning:DataCleaning"
+WHEN: Final = "oncelog_server.runtime.replica.compacting:Compacting"
+RECEIVING: Final = "oncelog_server.runtime.replica.receiving_data:ReceivingData"
+ROLE: Final = "oncelog_server.partition_leader"
+
+
+def _pass(test: str) -> str:
+    return unit("storage/test_data_cleaning", test)
+
+
+def _when(test: str) -> str:
+    return unit("runtime/test_compacting", test)
+
+
+DRAWN: Final = _pass("test_i33_what_stays_is_the_last_record_of_a_key_and_tombstones_from_t_on")
+AS_IT_SAYS: Final = "as the records say"
+
+BUGS: Final = (
+    Bug(
+        "tombstone-at-the-point-taken-out",
+        "I33: a tombstone stays until the point is behind it",
+        (
+            Edit(
+                f"{CORE}:LastOffsets.staying",
+                "if offsets[it] < tombstones_below",
+                "if offsets[it] <= tombstones_below",
+            ),
+        ),
+        {DRAWN: AS_IT_SAYS},
+    ),
+    Bug(
+        "last-record-of-a-key-taken-out",
+        "I33: the last record of each key stays",
+        (
+            Edit(
+                f"{CORE}:LastOffsets.staying",
+                "behind[slot] <= offsets[number] + 1",
+                "behind[slot] <= offsets[number]",
+            ),
+        ),
+        {DRAWN: AS_IT_SAYS},
+    ),
+    Bug(
+        "record-without-a-key-superseded",
+        "a record without a key is superseded by none",
+        (
+            Edit(
+                f"{CORE}:LastOffsets.staying",
+                "if key is None:\n                stay.append(number)\n                continue",
+                'if key is None:\n                key = b""',
+            ),
+        ),
+        {DRAWN: AS_IT_SAYS},
+    ),
+    Bug(
+        "keys-that-do-not-fit-forgotten",
+        "I33: where memory does not hold all keys, X is as far as it came",
+        (Edit(f"{PASS}._add", "self.below = some[count]", "pass"),),
+        {
+            _pass("test_memory_that_does_not_hold_all_keys_makes_a_pass_shorter"): "assert 60 == 9",
+        },
+    ),
+    Bug(
+        "unit-of-nothing-told",
+        "of a unit of which nothing is left nothing is told",
+        (
+            Edit(
+                f"{ROLE}.settling:_thinned",
+                "for number in sorted(left)",
+                "for number in range(block.unit_count)",
+            ),
+        ),
+        {_pass("test_units_tell_of_what_is_left_of_them"): "assert"},
+    ),
+    Bug(
+        "empty-block-not-kept",
+        "what is left covers the offsets of what is gone",
+        (
+            Edit(
+                f"{ROLE}.settling:_merged",
+                "end_offset=last.end_offset,",
+                "end_offset=(full or pieces[:1])[-1].end_offset,",
+            ),
+        ),
+        {
+            unit(
+                "partition_leader/test_thinning",
+                "test_where_nothing_is_left_a_block_of_no_record_covers_it",
+            ): "assert",
+        },
+    ),
+    Bug(
+        "holes-noted-afterwards",
+        "I33: what is taken out is noted before",
+        (
+            Edit(
+                f"{PASS}._all_steps",
+                "holes_below=max(said.holes_below, self.below)",
+                "holes_below=said.holes_below",
+            ),
+        ),
+        {
+            _pass("test_i33_holes_are_noted_before_anything_is_taken_out"): "a cut knows of it",
+        },
+    ),
+    Bug(
+        "cut-below-what-superseded",
+        "I33: a log that would end below its holes is given up",
+        (
+            Edit(
+                f"{STORAGE}.data_cutting:noted_cut",
+                "if settled.settled_end < settled.holes_below:",
+                "if False:",
+            ),
+        ),
+        {
+            _pass(
+                "test_i33_a_cut_below_what_superseded_is_refused_where_nothing_has_what_lacks"
+            ): "DID NOT RAISE",
+            _pass(
+                "test_i33_a_cut_below_what_superseded_begins_anew_where_the_journal_has_all"
+            ): "it is settled once more",
+        },
+    ),
+    Bug(
+        "join-not-finished",
+        "a file that stands in the place of several is found by the next start",
+        (
+            Edit(
+                f"{STORAGE}.data_recovery:recover_data",
+                "_finish_join(disk, directory, name, *covered)",
+                "pass",
+            ),
+        ),
+        {_pass("test_a_join_that_a_kill_cut_off_is_finished_by_the_next_start"): ""},
+    ),
+    Bug(
+        "pass-goes-on-over-other-files",
+        "a pass is over where files were changed",
+        (Edit(f"{PASS}.piece", "if self._log.history != self._history:", "if False:"),),
+        {_pass("test_a_pass_is_over_where_files_were_changed"): "it says so"},
+    ),
+    Bug(
+        "part-without-tombstones-taken",
+        "I33: a tombstone that is gone there has no older record here",
+        (
+            Edit(
+                f"{CORE}:Cleanness.with_part",
+                "if dropped_to > first and self.compacted_to < dropped_to:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_receiving_compacted",
+                "test_i33_who_has_a_record_whose_tombstone_is_gone_there_begins_anew",
+            ): "it was deleted",
+        },
+    ),
+    Bug(
+        "part-taken-for-as-clean-as-the-rest",
+        "I33: a log is as clean as the less clean of its parts",
+        (
+            Edit(
+                f"{CORE}:Cleanness.with_part",
+                "min(self.compacted_to, max(there.compacted_to, first)),",
+                "max(self.compacted_to, there.compacted_to),",
+            ),
+        ),
+        {
+            _pass("test_i33_a_log_is_as_clean_as_the_less_clean_of_its_parts"): "assert",
+        },
+    ),
+    Bug(
+        "part-kept-before-its-holes-are-noted",
+        "I33: what lacks in a part is noted before it is kept",
+        (
+            Edit(
+                f"{RECEIVING}._note_cleanness",
+                "if noted != data.cleanness:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_receiving_compacted",
+                "test_i33_what_lacks_in_a_part_is_noted_before_it_is_kept",
+            ): "assert 0 == 30",
+        },
+    ),
+    Bug(
+        "who-is-behind-the-point-waits",
+        "I33: who is behind the point cleans at once",
+        (
+            Edit(
+                f"{WHEN}._is_behind_point",
+                "return data.compacted_to < min(self.asked.compacted_below, data.settled_end)",
+                "return False",
+            ),
+        ),
+        {
+            _when("test_i33_who_is_behind_the_point_begins_at_once"): (
+                "it was not compacted within that time"
+            ),
+        },
+    ),
+    Bug(
+        "tombstones-go-with-the-point",
+        "I33: tombstones go below an earlier point only",
+        (
+            Edit(
+                f"{WHEN}._new_pass",
+                "tombstones_below=asked.tombstones_below",
+                "tombstones_below=asked.compacted_below",
+            ),
+        ),
+        {_when("test_tombstones_go_once_the_point_lets_them"): "assert"},
+    ),
+    Bug(
+        "compacted-in-spite-of-the-lag",
+        "min.compaction.lag.ms: what became readable just now is not compacted",
+        (Edit(f"{PASS}._add", "if is_late and", "if False and"),),
+        {_when("test_what_became_readable_just_now_is_not_compacted_yet"): "assert"},
+    ),
+    Bug(
+        "two-maps-of-keys-at-once",
+        "one pass runs at a time in a process",
+        (Edit(f"{WHEN}.is_due", "if self._around.compacting.locked():", "if False:"),),
+        {_when("test_one_pass_runs_at_a_time_in_a_process"): "it waits for its turn"},
+    ),
+    Bug(
+        "compacted-on-a-full-disk",
+        "compaction waits below half of the floor",
+        (Edit(f"{WHEN}.step", "self._around.require_room_to_settle()", "pass"),),
+        {_when("test_a_disk_that_is_nearly_full_makes_it_wait_and_it_says_so"): "it waits"},
+    ),
+    Bug(
+        "damage-left-out-of-a-pass",
+        "I26: damage ends a pass, and nothing is guessed around it",
+        (Edit(f"{PASS}._pieces", "raise corrupt(file, found)", "return"),),
+        {_pass("test_i26_damage_ends_a_pass_and_nothing_is_guessed_around_it"): "DID NOT RAISE"},
+    ),
+)
