@@ -11,15 +11,18 @@ Left out: rot within a file, which is found where it is read; what is done about
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, NamedTuple
 
 from oncelog_server.core.settling import Settler, Stretch
 from oncelog_server.runtime.replica.settling_source import Source, Standing
+from oncelog_server.runtime.storage.data_log import DataLog
 from oncelog_server.runtime.storage.journal import Journal
 
 # Of a stretch that cannot be found in the journal, so many are looked at.
 HOLE_STRETCHES: Final = 8_192
+# Files whose ends are looked at, a block of each.
+LOOKED_AT_MAX: Final = 16
 
 
 class Hole(NamedTuple):
@@ -49,7 +52,7 @@ async def find_hole(
         return None
     data, (begin, end, *_) = journal.data, newest.settled
     lacking: list[Hole] = []
-    await offload(lambda: lacking.extend(Hole(*it) for it in data.lacking()))
+    await offload(lambda: lacking.extend(_lacking(data)))
     lacking.append(Hole(data.settled_end, end, data.directory))
     for first, behind, file in lacking:
         first, behind = max(first, begin), min(behind, end)
@@ -63,6 +66,21 @@ async def find_hole(
             if _needs_from(stretch, first) < journal.log_start:
                 return Hole(max(first, stretch.first_offset), behind, file)
     return None
+
+
+def _lacking(data: DataLog) -> Iterator[Hole]:
+    """What should be in blocks: in front, and at the ends of the last files. Blocking; raises
+    OSError."""
+    files = data.files
+    if (found := data.damaged_at(data.begin)) is not None:
+        has_file = bool(files) and files[0][0] <= data.begin
+        yield Hole(*found, files[0][1] if has_file else data.directory)
+    for number in range(max(0, len(files) - LOOKED_AT_MAX), len(files)):
+        base, path = files[number]
+        end = files[number + 1][0] if number + 1 < len(files) else data.settled_end
+        found = data.damaged_at(end - 1)
+        if found is not None and found[0] >= base:
+            yield Hole(*found, path)
 
 
 def _needs_from(stretch: Stretch, offset: int) -> int:

@@ -59,8 +59,6 @@ from oncelogpb.errors import CorruptLog, OffsetOutOfRange
 
 # In a replica's directory.
 DATA_DIRECTORY: Final = "data"
-# Files whose ends are looked at, a block of each.
-LOOKED_AT_MAX: Final = 16
 
 
 class DataLog:
@@ -126,9 +124,8 @@ class DataLog:
 
     @property
     def begun_at(self) -> int:
-        """Journal offset of a state whose committed log begins at `begin`, or behind: where the
-        journal is taken back below it, nobody says any more that what is below was deleted.
-        NOT_KNOWN: it stood somewhere in this journal."""
+        """Journal offset of a state that begins at `begin`, or behind: without it nobody says that
+        what is below was deleted. NOT_KNOWN: it stood somewhere in this journal."""
         return self._settled.begun_at
 
     @property
@@ -359,20 +356,10 @@ class DataLog:
         found = at_once(find_block(extent, offset), file.file)
         return (found.first_offset, found.end_offset) if isinstance(found, Damage) else None
 
-    def lacking(self) -> list[tuple[int, int, str]]:
-        """Offsets that should be here, half-open, and what lacks them: a file in front that is
-        gone, and ends of the last LOOKED_AT_MAX files. Damage elsewhere is found where it is read.
-        Blocking; may run in a thread. Raises OSError."""
-        found: list[tuple[int, int, str]] = []
-        if self.begin < min(self._first_base, self.settled_end):
-            found.append((self.begin, min(self._first_base, self.settled_end), self.directory))
-        files = self._files[-LOOKED_AT_MAX:]
-        ends = [*(file.base for file in files[1:]), self.settled_end]
-        for file, end in zip(files, ends, strict=False):
-            damaged = self.damaged_at(end - 1)
-            if damaged is not None and damaged[0] >= file.base:
-                found.append((*damaged, file.path))
-        return found
+    @property
+    def files(self) -> list[tuple[int, str]]:
+        """Where each begins, and its path."""
+        return [(file.base, file.path) for file in self._files]
 
     def _deleted(self, offset: int) -> OffsetOutOfRange:
         return OffsetOutOfRange(
@@ -513,18 +500,15 @@ class DataLog:
         self._settled = settled
 
     def learn_begin(self, begins_by: Callable[[int], int | None], journal_end: int) -> None:
-        """Where no note says by which state it begins where it does: the oldest that says so, or
-        one at the end of the journal. `begins_by`: its journal offset, by an offset where it begins
-        or behind."""
+        """Where no note says by which state it begins: the oldest that begins there or behind
+        (`begins_by`: its journal offset), or one at the end of the journal."""
         if self.begun_at == NOT_KNOWN:
-            found = begins_by(self.begin)
-            begun_at = journal_end if found is None else found
-            self._save(self._settled._replace(begun_at=begun_at))
+            known = begins_by(self.begin)
+            self._save(self._settled._replace(begun_at=journal_end if known is None else known))
 
     def begin_at(self, offset: int, *, begun_at: int) -> None:
-        """Gives up every block, and begins at an offset: what is below is deleted, as the state at
-        the journal offset `begun_at` says, or comes with `append_copied` where it is of another
-        replica's."""
+        """Gives up every block, and begins at an offset: what is below was deleted, as the state at
+        the journal offset `begun_at` says, or comes with `append_copied`."""
         self._require_usable()
         self._finish_join()
         self._make_directory()
@@ -566,7 +550,7 @@ class DataLog:
         return self.begin < self.settled_end <= offset
 
     def _lacks_before(self, offset: int) -> bool:
-        """What is deleted is not here, and it is not said that it was deleted."""
+        """What is deleted is not here, and no note says that it was."""
         return self.begin < min(offset, self._first_base)
 
     @property
