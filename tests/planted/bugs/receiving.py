@@ -169,10 +169,8 @@ BUGS: Final = (
         (
             Edit(
                 f"{_RECEIVING_DATA}.copy",
-                "        self._next, self._unsynced_bytes = self._data.settled_end, 0\n",
-                "        self._next, self._unsynced_bytes = self._data.settled_end, 0\n"
-                "        if self._next:\n"
-                "            await self._begin_at(0)\n",
+                "self._next, self._unsynced_bytes = self._data.settled_end, 0",
+                "self._next = self._unsynced_bytes = 0",
             ),
         ),
         {

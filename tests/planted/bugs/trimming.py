@@ -127,7 +127,7 @@ BUGS: Final = (
         {
             _storage(
                 "test_i25_a_note_that_only_the_page_cache_has_is_synced_before_its_files_go"
-            ): "JournalDamaged"
+            ): "it lacks nothing that it promised"
         },
     ),
     Bug(

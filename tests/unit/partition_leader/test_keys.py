@@ -38,7 +38,14 @@ def keyed(
             max_timestamp_us=5,
         )
     else:
-        sealed = records.seal(records.make_batch(list(keys), values, 5), compression)
+        payload = records.encode_arrow(records.make_batch(list(keys), values, 5), compression)
+        sealed = types_pb2.Batch(
+            encoding=records.ARROW_V1,
+            payload=payload.to_pybytes(),
+            record_count=len(keys),
+            crc32c=records.checksum(payload),
+            max_timestamp_us=5,
+        )
     sealed.partition.CopyFrom(partition_of(partition))
     sealed.base_sequence = sequence
     return sealed

@@ -14,7 +14,7 @@ from oncelog_server.runtime.replica import settling, settling_source
 from oncelog_server.runtime.replica.followers import Followers
 from oncelog_server.runtime.target import Lead
 from oncelogpb.v1 import partition_leader_pb2 as pb
-from tests.simulation.disk import Tear
+from tests.simulation.disk import FakeDisk, Tear
 from tests.unit.partition_leader.fakes import FIRST, TOPIC
 from tests.unit.partition_leader.messages import abort, batch, partition_of, plain, send
 from tests.unit.partition_leader.settled import records_of
@@ -319,6 +319,11 @@ async def without_blocks(process: Process, unclean_epoch: int = 0) -> Process:
     disk = process.disk.reopen()
     for name in disk.list("partitions/p/data"):
         disk.remove(f"partitions/p/data/{name}")
+    return await leads_again(process, disk, unclean_epoch)
+
+
+async def leads_again(process: Process, disk: FakeDisk, unclean_epoch: int = 0) -> Process:
+    """The next process, which has in memory nothing of what went from the disk."""
     again = Process(process.loop, disk, process.snapshot_every_bytes)
     configure(again, 1, materialization="copy")
     again.driver.aim(Lead(2, unclean_epoch))
@@ -372,9 +377,9 @@ def test_i26_what_was_deleted_and_is_not_settled_is_no_hole(
         await turns(process, 60)
         journal = process.driver.journal
         assert 0 < journal.log_start <= journal.snapshot_offset < journal.allowed.at
-        process.may_settle = True
-        await turns(process, 60)
-        assert "settling waits, trying again" in process.reporter.events, "it came to that"
+        process.disk.crash(Tear.NOTHING)
+        again = await leads_again(process, process.disk.reopen())
+        assert "settling waits, trying again" in again.reporter.events, "it came to that"
         assert not found, "a healthy replica is not copied anew"
 
     story(tell, 20_000)

@@ -180,6 +180,7 @@ def test_i25_a_note_that_only_the_page_cache_has_is_synced_before_its_files_go()
     disk = FakeDisk()
     journal = log(disk)
     start, told = possible_starts(journal)[-1], contents(journal)
+    incarnation = journal.incarnation
     journal.prepare_start(start, journal.index_before_start(start))
     assert journal.move_start(start, allowed_at=journal.synced_end)
     journal.note_synced_end()
@@ -189,6 +190,7 @@ def test_i25_a_note_that_only_the_page_cache_has_is_synced_before_its_files_go()
     disk.crash()
     again = open_journal(disk.reopen(), segment_bytes=SEGMENT_BYTES, seed=3)
     assert (again.log_start, contents(again)) == (start, told)
+    assert again.incarnation == incarnation, "it lacks nothing that it promised"
 
 
 def test_i26_a_log_does_not_begin_at_a_snapshot_that_is_damaged() -> None:
