@@ -18,6 +18,7 @@ from oncelog_server.core.ids import JournalOffset, LeaderEpoch
 from oncelog_server.core.machine import Compaction, Needs, Settled, Snapshot, Table
 from oncelog_server.runtime.replica.record import ReplicaRecord, save_record
 from oncelog_server.runtime.storage.data_blocks import decode_block, encode_block
+from oncelog_server.runtime.storage.data_file import RewrittenFile
 from oncelog_server.runtime.storage.data_log import DataLog
 from oncelog_server.runtime.storage.data_note import (
     NOT_KNOWN,
@@ -333,6 +334,13 @@ def lose_note_and_last_file(disk: FakeDisk, directory: str) -> None:
     disk.damage(f"{directory}/{last}", rot)
 
 
+def leave_joined_file(disk: FakeDisk, directory: str) -> None:
+    """A crash came before it was in the place of those that it joins."""
+    anew = RewrittenFile(disk, directory, 0, 2)
+    anew.sync()
+    anew.stand_beside(is_joined=True)
+
+
 def test_the_files_of_the_page_are_the_files_of_a_journal() -> None:
     disk = FakeDisk()
     journal = Journal.open(disk, "j")
@@ -351,6 +359,7 @@ def test_the_files_of_the_page_are_the_files_of_a_journal() -> None:
     data.close()
     lose_note_and_last_file(disk, "j/data")
     DataLog.open(disk, "j/data").close()
+    leave_joined_file(disk, "j/data")
     save_record(disk, "j", ReplicaRecord("ab" * 16, 0, "cd" * 16, epoch=1))
     below = [
         f"{directory}{name}"
@@ -363,6 +372,7 @@ def test_the_files_of_the_page_are_the_files_of_a_journal() -> None:
     shapes = [
         re.escape(pattern)
         .replace(re.escape("<offset>"), r"\d{20}")
+        .replace(re.escape("<end>"), r"\d{20}")
         .replace(re.escape("<row>"), r"\d{20}")
         .replace(re.escape("<name>"), r"\w+")
         for pattern in patterns
