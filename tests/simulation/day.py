@@ -21,6 +21,7 @@ from oncelog.checker.recorder import RecordedLog
 from oncelog.options import ConnectOptions
 from oncelog.protocol import AsyncProtocol
 from oncelog_server.core.roles import ROLES
+from oncelog_server.runtime.clock import SLEW
 from oncelogpb import errors
 from tests.simulation.callers import SimTransport
 from tests.simulation.fates import Fates
@@ -44,6 +45,8 @@ RESTLESS: Final = frozenset({"quiet"})
 PATIENT: Final = frozenset({"quiet", "gardener", "forger"})
 # Those whose clocks may run fast or slow.
 DRIFTING: Final = frozenset({"crew", "plain crew", "unit crew"})
+# Of a topic that keeps its records for the longest: what a clock that jumps adds to their age.
+AGE_STEP_MS: Final = 4_000 // 16
 # Between two lives, seconds.
 REBIRTH_S: Final = (0.05, 0.8)
 
@@ -121,6 +124,13 @@ class Day:
         for judge in self.judges:
             await judge(self, client.log)
         await client.log.close()
+
+    def clocks(self) -> dict[str, float]:
+        """How far ages that services measured can be from real time: a wall clock that jumps is
+        followed at twice its pace, and each start of a process believes it one step more."""
+        if "wall clock" not in self.plan.faults:
+            return {"faster": max(self.plan.paces) - 1 + 0.001, "leap_ms": 2}
+        return {"faster": SLEW - 1 + 0.02, "leap_ms": self.world.runs * AGE_STEP_MS}
 
     # ------------------------------------------------------------------------------------- clients
 

@@ -94,8 +94,30 @@ SETTLED_READ: Final = "records were read whose frames were gone"
 SETTLED_DELETED: Final = "settled records were deleted"
 MATERIALIZATION_CHANGED: Final = "an operator changed what is settled"
 UNIT_READ: Final = "a transaction of a settled topic was read"
+LEADER_COMPACTED: Final = "a leader compacted its data log"
+COPY_COMPACTED: Final = "a follower compacted its data log"
+COMPACTED_OPEN: Final = "a leader compacted its data log while a transaction was open"
+COMPACTED_DELETED: Final = "records were deleted from a data log that is compacted"
+POINT_JOURNALED: Final = "a compaction point was journaled"
+TOMBSTONES_GONE: Final = "tombstones were taken out"
+COMPACTION_CHANGED: Final = "an operator changed whether a topic is compacted"
+HOLES_READ: Final = "a reader passed over what was taken out"
+SCAN_JUDGED: Final = "a compacted topic was read to its end"
+TABLE_JUDGED: Final = "a table of a compacted topic was compared with what was committed"
+KEYLESS_REFUSED: Final = "a record without a key was refused"
 
 MOMENTS: Final = (
+    LEADER_COMPACTED,
+    COPY_COMPACTED,
+    COMPACTED_OPEN,
+    COMPACTED_DELETED,
+    POINT_JOURNALED,
+    TOMBSTONES_GONE,
+    COMPACTION_CHANGED,
+    HOLES_READ,
+    SCAN_JUDGED,
+    TABLE_JUDGED,
+    KEYLESS_REFUSED,
     LEADER_SETTLED,
     COPY_SETTLED,
     SETTLED_OPEN,
@@ -199,6 +221,7 @@ PROMISES: Final[Mapping[str, _Any]] = {
     "keeper": ((MOMENT, START_MOVED),),
     "settler": ((MOMENT, LEADER_SETTLED),),
     "tabler": ((MOMENT, TABLE_LOOKED), (MOMENT, TABLE_REMOVED)),
+    "compactor": ((MOMENT, LEADER_COMPACTED),),
 }
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from oncelog_server.core.roles import PARTITION_LEADER, ROLES
-from tests.simulation.applications import gardening, keeping, settling, tabling
+from tests.simulation.applications import compacting, gardening, keeping, settling, tabling
 from tests.simulation.applications.table import APPLICATIONS
 from tests.simulation.plan import Plan, Spice
 from tests.simulation.trouble import FAULTS
@@ -41,7 +41,12 @@ GARDENER: Final = "gardener"
 CREWS: Final[Mapping[str, float]] = {"crew": 0.3, "plain crew": 0.5, "unit crew": 0.4}
 BESIDE_CREWS_MAX: Final = 2
 # Topics that forget, and topics that are settled, drawn of themselves likewise.
-OFTEN: Final[Mapping[str, float]] = {keeping.NAME: 0.3, settling.NAME: 0.3, tabling.NAME: 0.3}
+OFTEN: Final[Mapping[str, float]] = {
+    keeping.NAME: 0.3,
+    settling.NAME: 0.3,
+    tabling.NAME: 0.3,
+    compacting.NAME: 0.2,
+}
 # How often the other topics of a day are settled, and each of such a day's.
 SETTLED_DAYS: Final = 0.25
 SETTLED_TOPICS: Final = 0.7

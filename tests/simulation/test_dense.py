@@ -8,7 +8,8 @@ import pytest
 
 from oncelog.batch import Record
 from tests.faults.verdict import replay
-from tests.simulation.dense import DenseOrders, Order, Row, same_rows
+from tests.simulation.dense import DenseOrders, Order, same_rows
+from tests.simulation.rows import Row
 from tests.simulation.test_copies import TOPIC, play
 from tests.simulation.world import World
 

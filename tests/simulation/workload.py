@@ -19,11 +19,13 @@ from typing import Any, Final, NamedTuple
 
 from oncelog.checker import HistoryWriter, Report, check
 from oncelog_server.core import failpoints
-from oncelog_server.runtime.clock import SLEW
 from oncelogpb.errors import OncelogError
 from tests.faults.verdict import copies_replayed, quiet, replayed
 from tests.simulation import group_moments
+from tests.simulation.applications import compacting
 from tests.simulation.applications.table import APPLICATIONS
+from tests.simulation.compacted_orders import CompactedOrders, hurried
+from tests.simulation.compaction_moments import CompactionMoments
 from tests.simulation.copies import LOOK_EVERY_S
 from tests.simulation.day import Day
 from tests.simulation.dense import DenseOrders
@@ -45,8 +47,6 @@ HEALED_WITHIN_S: Final = 60.0
 # Trouble lasts seconds; its last fault and the processes that come back take some more.
 TROUBLE_ENDS_S: Final = 300.0
 TRACE_LINES_SHOWN: Final = 20000
-# Of a topic that keeps its records for the longest: what a clock that jumps adds to their age.
-AGE_STEP_MS: Final = 4_000 // 16
 
 
 class Told(NamedTuple):
@@ -80,7 +80,8 @@ def run_plan(plan: Plan, seed: int) -> Told:
     loop.set_exception_handler(lambda _, context: _note(world, unexpected, context))
     days: list[Day] = []
     try:
-        run(_tell(world, plan, days), loop)
+        with hurried(days=compacting.NAME in plan.applications):
+            run(_tell(world, plan, days), loop)
         assert not unexpected, f"nobody expected that: {unexpected[0]}"
     except BaseException:
         print("\n".join(world.trace[-TRACE_LINES_SHOWN:]), file=sys.stderr)
@@ -114,7 +115,7 @@ async def _tell(world: World, plan: Plan, days: list[Day]) -> None:
         await _everybody_succeeds(day, tasks)
     finally:
         day.stopping = True
-        day.history.mark("clocks", **_clocks(plan, world.runs))
+        day.history.mark("clocks", **day.clocks())
         looking.cancel()
         world.copies.require_all_held()
     await asyncio.gather(*tasks)
@@ -128,25 +129,20 @@ async def _tell(world: World, plan: Plan, days: list[Day]) -> None:
     replayed(world, lambda record: world.marks.add("record", type(record).__name__))
     copies_replayed(world)
     await DenseOrders(world).compare(day.seen)
+    await CompactedOrders(world).compare()
     group_moments.add_moments(world)
     await world.stop_all()
 
 
 async def _look(world: World) -> None:
     keeping, settling = KeepingMoments(world), SettlingMoments(world)
+    compaction = CompactionMoments(world)
     while True:
         await asyncio.sleep(LOOK_EVERY_S)
         world.copies.look()
         keeping.look()
         settling.look()
-
-
-def _clocks(plan: Plan, runs: int) -> dict[str, float]:
-    """How far ages that services measured can be from real time: a wall clock that jumps is
-    followed at twice its pace, and each start of a process believes it one step more."""
-    if "wall clock" not in plan.faults:
-        return {"faster": max(plan.paces) - 1 + 0.001, "leap_ms": 2}
-    return {"faster": SLEW - 1 + 0.02, "leap_ms": runs * AGE_STEP_MS}
+        compaction.look()
 
 
 async def _everybody_succeeds(day: Day, tasks: list[asyncio.Task[None]]) -> None:

@@ -39,6 +39,7 @@ from oncelog_server.runtime.failpoint_ports import with_failpoints
 from oncelog_server.runtime.node import Node
 from oncelog_server.runtime.outside import Outside
 from tests.simulation.callers import SimPeers, SimTransport
+from tests.simulation.commits import Commits
 from tests.simulation.copies import Copies
 from tests.simulation.disk import FakeDisk, Tear
 from tests.simulation.fates import Fates
@@ -127,6 +128,7 @@ class World:
         self.machines: dict[str, Machine] = {}
         self.moments = Moments(self)
         self.copies = Copies(self)
+        self.commits = Commits(self)
         # Processes that were started.
         self.runs = 0
         # By owner, in order of creation: a set would cancel in the order of addresses.
@@ -406,6 +408,7 @@ class Tracer:
         """Not traced. What became durable is looked at in this very step."""
         if name == "append":
             self._world.copies.advanced(self._name)
+            self._world.commits.look_at(self._name)
 
     def replace(
         self, name: str, whose: str, rows: Iterable[tuple[Mapping[str, str], float]]

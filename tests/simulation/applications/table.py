@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from oncelog.checker.recorder import RecordedLog
 from tests.simulation.applications import (
     careless,
+    compacting,
     consuming,
     crews,
     gardening,
@@ -69,6 +70,19 @@ def _tables() -> tuple[Live, ...]:
     return (tabler.write, tabler.write, tabler.follow, tabler.follow, tabler.see_own)
 
 
+def _compaction() -> tuple[Live, ...]:
+    compactor = compacting.Compactor()
+    return (
+        compactor.write,
+        compactor.write,
+        compactor.linger,
+        compactor.scan,
+        compactor.scan,
+        compactor.look_up,
+        compactor.operate,
+    )
+
+
 def _crew() -> tuple[Live, ...]:
     crew = crews.Crew()
     return (crew.feed, *[crew.work] * 3)
@@ -114,7 +128,7 @@ APPLICATIONS: Final[Mapping[str, Application]] = {
             {
                 *("enricher", "unnamed enricher", "member", "hopper", "listener", "questioner"),
                 *("volley", "crew", "plain crew", "unit crew"),
-                *(keeping.NAME, settling.NAME),
+                *(keeping.NAME, settling.NAME, compacting.NAME),
             }
         ),
     ),
@@ -152,5 +166,11 @@ APPLICATIONS: Final[Mapping[str, Application]] = {
         settings=settling.SETTINGS,
         topics=tabling.TOPICS,
         configs=tabling.CONFIGS,
+    ),
+    compacting.NAME: Application(
+        _compaction,
+        settings=compacting.SETTINGS,
+        topics=compacting.TOPICS,
+        configs=compacting.CONFIGS,
     ),
 }
