@@ -10,10 +10,12 @@ from typing import Final, NamedTuple
 from oncelog.checker import HistoryWriter
 from oncelog.checker.recorder import RecordedLog
 from oncelog_server.core import failpoints
+from oncelog_server.core.ids import TopicId
 from oncelog_server.core.roles import ROLES
 from tests.faults.matrix import Injector, Passings, Strike
 from tests.faults.story import Story, Told
 from tests.faults.verdict import judge, judge_history, quiet, read_to_the_end, replayed
+from tests.simulation.compacted_orders import CompactedOrders, hurried
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.simulation.world import World
 
@@ -43,7 +45,8 @@ def simulate(*plan: Strike, seed: int = SEED) -> Run:
     world = World(seed, loop, SETTINGS)
     injector: list[Injector] = []
     try:
-        run(_play(world, plan, injector), loop)
+        with hurried():
+            run(_play(world, plan, injector), loop)
     except BaseException:
         print("\n".join(world.trace), file=sys.stderr)
         raise
@@ -72,6 +75,8 @@ async def _play(world: World, plan: Sequence[Strike], made: list[Injector]) -> N
     injector.story_begins()
     async with asyncio.timeout(STORY_SECONDS_MAX):
         await story.prepare(clients[0])
+        latest = await clients[0].log.protocol.topic(story.names.latest)
+        world.commits.follow(TopicId(latest.topic_id), latest.name)
         await story.tell(*clients)
     assert injector.struck >= min(1, len(plan)), f"{plan[0]} was never reached"
     failpoints.arm(lambda name: None)
@@ -109,6 +114,9 @@ async def _verify(world: World, story: Story, history: HistoryWriter) -> None:
     await client.close()
     await quiet(world)
     assert replayed(world) > len(ROLES), "journals were compared"
+    orders = CompactedOrders(world)
+    await orders.compare()
+    assert orders.compared, "data logs were compared"
 
 
 def _complain(world: World, context: dict[str, object]) -> None:

@@ -7,6 +7,8 @@
   * a job writes as several writers in one transaction, as Spark's tasks do, registers its input
     early, leaves the records of a failed attempt behind, and commits again what it committed;
   * plain records go between;
+  * the last values of a few keys are overwritten again and again, and what they supersede is taken
+    out;
   * what is committed of all this is settled, and of one topic that fills meanwhile the front is
     deleted, so that journals and data logs go in front.
 
@@ -38,6 +40,10 @@ FADING_RECORDS: Final = 40
 FADING_KEY: Final = b"k" * 500
 FADING_KEPT: Final = 5
 SETTLED_CONFIGS: Final = {"materialization": "copy"}
+# The topic of which the last value of each key is kept: so many records of so many keys.
+LATEST_RECORDS: Final = 80
+LATEST_KEYS: Final = 4
+COMPACTED_CONFIGS: Final = {"cleanup.policy": "compact"}
 # An idle transaction of this story ends soon, so that runs are short.
 IDLE_MS: Final = 10_000
 # The slow transaction is open for so long: longer than leaders wait before they ask about it.
@@ -80,6 +86,10 @@ class Names(NamedTuple):
         return f"{self.prefix}fading"
 
     @property
+    def latest(self) -> str:
+        return f"{self.prefix}latest"
+
+    @property
     def enricher(self) -> str:
         return f"{self.prefix}enricher"
 
@@ -105,6 +115,7 @@ class Story:
             (self.names.input, IN_PARTITIONS, None),
             (self.names.output, OUT_PARTITIONS, SETTLED_CONFIGS),
             (self.names.fading, 1, SETTLED_CONFIGS),
+            (self.names.latest, 1, COMPACTED_CONFIGS),
         ):
             create = functools.partial(client.admin.create_topic, configs=configs)
             try:
@@ -122,6 +133,7 @@ class Story:
             lines.create_task(self._several_writers(fifth))
             lines.create_task(self._plain(first))
             lines.create_task(self._fade(fourth))
+            lines.create_task(self._overwrite(fifth))
 
     def _attempt(self, line: str, inputs: tuple[int, ...] = ()) -> Attempt:
         attempt = Attempt(line, len(self.attempts), inputs=inputs)
@@ -160,6 +172,16 @@ class Story:
                 truncate = functools.partial(client.admin.inner.truncate, self.names.fading)
                 await _insist(functools.partial(truncate, before=number - FADING_KEPT, partition=0))
             await asyncio.sleep(0.05)
+
+    async def _overwrite(self, client: RecordedLog) -> None:
+        """Each record is the last of its key for a moment. Not in the history, whose checker knows
+        no holes: `verdict` asks what is left."""
+        producer = await client.log.producer()
+        for number in range(LATEST_RECORDS):
+            key = b"%d" % (number % LATEST_KEYS) + FADING_KEY
+            await producer.send(self.names.latest, b"%d" % number, key=key, partition=0)
+            await producer.flush()
+            await asyncio.sleep(0.08)
 
     # ---------------------------------------------------------------------------------- enriching
 

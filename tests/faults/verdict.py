@@ -20,7 +20,15 @@ from oncelog_server.runtime.storage.journal import Journal
 from oncelogpb.v1 import offset_manager_pb2
 from tests.faults.attempts import Attempt, Outcome
 from tests.faults.job import BATCHES
-from tests.faults.story import IN_PARTITIONS, INPUTS, OUT_PARTITIONS, ROUNDS, Names
+from tests.faults.story import (
+    IN_PARTITIONS,
+    INPUTS,
+    LATEST_KEYS,
+    LATEST_RECORDS,
+    OUT_PARTITIONS,
+    ROUNDS,
+    Names,
+)
 from tests.simulation.world import World
 
 # Partition of "out" -> values by offset.
@@ -37,10 +45,21 @@ async def read_to_the_end(log: RecordedLog, names: Names) -> Seen:
     found = [_by_partition(await log.read_everything([names.output])) for _ in range(2)]
     assert found[0] == found[1], "I8: two readers saw different sequences"
     await log.read_everything([names.input, names.fading])
+    await _judge_latest(log.log, names)
     for group in (names.enricher, names.job):
         await log.stable_offsets(group, [names.input])
     await _judge_positions(log.log, names)
     return found[0]
+
+
+async def _judge_latest(client: Log, names: Names) -> None:
+    """I33: the last value of each key is there, whatever was taken out."""
+    table = await client.table(names.latest)
+    await table.caught_up()
+    found = sorted(table.snapshot().values())
+    await table.close()
+    last = range(LATEST_RECORDS - LATEST_KEYS, LATEST_RECORDS)
+    assert found == sorted(b"%d" % number for number in last), f"I33: {found} are the last values"
 
 
 def _by_partition(rows: Iterable[Record]) -> Seen:

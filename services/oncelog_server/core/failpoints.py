@@ -68,6 +68,8 @@ _CODE: Final = ("append", "replay", "epoch_start", "release", "snapshot")
 _TRIM: Final = ("trim_index", "trim_note", "trim_remove")
 # The steps by which what is readable of a topic is settled, and goes when it was deleted.
 _SETTLE: Final = ("settle_write", "settle_note", "data_remove")
+# The steps of a pass that takes out what is superseded.
+_COMPACT: Final = ("compact_holes", "compact_write", "compact_join", "compact_note")
 _DISK: Final = {
     "commit": ROLES,
     # Tables and slots, before a snapshot; an index, before a log begins later.
@@ -106,6 +108,7 @@ TABLE: Final[tuple[Failpoint, ...]] = (
     *_around("serve", FailpointKind.SERVE, _SERVED),
     *_around("driver", FailpointKind.CODE, dict.fromkeys(_TRIM, ROLES)),
     *_around("driver", FailpointKind.CODE, dict.fromkeys(_SETTLE, (PARTITION_LEADER,))),
+    *_around("driver", FailpointKind.CODE, dict.fromkeys(_COMPACT, (PARTITION_LEADER,))),
 )
 NAMES: Final = frozenset(point.name for point in TABLE)
 assert len(NAMES) == len(TABLE), "one place, one name"
