@@ -153,6 +153,14 @@ def test_a_pass_joins_small_files_and_merges_small_blocks() -> None:
     assert held(again) == must_be([*OFTEN, OFTEN[0]], 71, 0)
 
 
+def test_a_log_of_which_all_was_deleted_has_nothing_to_look_at() -> None:
+    log = open_data(FakeDisk())
+    log.begin_at(5, begun_at=0)
+    assert list(log.spans()) == []
+    clean(log, 5)
+    assert log.settled_end == log.begin == 5
+
+
 def test_a_pass_that_finds_nothing_writes_no_file_anew() -> None:
     disk = FakeDisk()
     log = open_data(disk, segment_bytes=SEGMENT_BYTES)

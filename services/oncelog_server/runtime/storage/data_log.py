@@ -439,7 +439,9 @@ class DataLog:
         if self.begin < self.settled_end:
             self._holding(self.begin)
         files, end = self._files, self.settled_end
-        spans = zip(files, [*(file.base for file in files[1:]), end], strict=True)
+        # Of a log of which all was deleted there is none.
+        ends = [*(file.base for file in files[1:]), end][: len(files)]
+        spans = zip(files, ends, strict=True)
         return [(file, min(behind, end)) for file, behind in spans if file.base < end]
 
     def seal(self) -> None:
