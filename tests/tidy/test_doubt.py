@@ -28,9 +28,12 @@ OURS: Final = {
 # Function, by module and qualified name -> why nothing is in doubt.
 EXEMPT: Final[dict[str, str]] = {
     "oncelog_server.partition_leader.reads:Reader._settled": "reads",
+    "oncelog_server.runtime.replica.healing:Healing._ask_for": "reads",
+    "oncelog_server.runtime.replica.healing:Healing._heal": "reads, of one donor after the other",
     "oncelog_server.runtime.replica.receiving:Receiving._part": "reads",
     "oncelog_server.runtime.replica.receiving:Receiving._work": "reads",
-    "oncelog_server.runtime.storage.data_log:DataLog.read": "reads a file",
+    "oncelog_server.runtime.storage.data_view:DataView.read": "reads a file",
+    "oncelog_server.partition_leader.listing:_batches": "reads a log",
     "oncelog_server.runtime.replication.links:_Link._run": "a stream: each begins its dialogs anew",
     "oncelog._leaving:_flush_all": "each connection once, at the end",
     "oncelog.aio.log:Log.flush": "each producer once",

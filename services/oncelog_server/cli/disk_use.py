@@ -23,6 +23,7 @@ import click
 from oncelog_server.cli.asking import Key, Told, Unanswered, ask_journals
 from oncelog_server.cli.output import print_table, show_age, show_bytes
 from oncelog_server.cli.partitions import ListedPartition
+from oncelog_server.cli.replicas import show_damage
 from oncelog_server.cli.session import Session
 from oncelog_server.core.roles import PARTITION_LEADER
 from oncelogpb.errors import OncelogError
@@ -60,6 +61,8 @@ class DiskUse(NamedTuple):
     auto: str | None
     # Of the leader's replica, what holds it; "" of the others.
     held: str
+    # What of its settled records cannot be read, and what is done about that; "": nothing is.
+    damaged: str = ""
 
     @property
     def total_bytes(self) -> int | None:
@@ -74,7 +77,8 @@ class DiskUse(NamedTuple):
         return sum(known) if known else None
 
     def as_json(self) -> dict[str, Any]:
-        return {**self._asdict(), "held": self.held or None, "total_bytes": self.total_bytes}
+        words = {"held": self.held or None, "damaged": self.damaged or None}
+        return {**self._asdict(), **words, "total_bytes": self.total_bytes}
 
 
 def disk_use(
@@ -123,6 +127,7 @@ def _row(
         settled.readable_end if is_settled else None,
         f"{'copy' if settled.wanted else 'reference'}: {settled.why}" if settled.auto else None,
         held,
+        show_damage(settled),
     )
 
 
@@ -232,7 +237,7 @@ def print_disk(rows: Iterable[DiskUse]) -> None:
     print_table(
         [
             "PARTITION", "NODE", "TOTAL", "SEGMENTS", "DATA", "TABLES", "SNAPSHOTS", "SLOTS",
-            "LOG START", "NEEDED FROM", "SETTLED", "AUTO", "HELD BY",
+            "LOG START", "NEEDED FROM", "SETTLED", "AUTO", "DAMAGED", "HELD BY",
         ],
         [
             [
@@ -248,12 +253,13 @@ def print_disk(rows: Iterable[DiskUse]) -> None:
                 row.needed_from,
                 _settled(row),
                 row.auto,
+                row.damaged or None,
                 row.held or None,
             ]
             for row in listed
         ],
         empty="no replicas",
-        only_where_told=("SLOTS", "TABLES", "DATA", "SETTLED", "AUTO"),
+        only_where_told=("SLOTS", "TABLES", "DATA", "SETTLED", "AUTO", "DAMAGED"),
     )  # fmt: skip
     total = sum(row.total_bytes or 0 for row in listed)
     silent = sum(row.total_bytes is None for row in listed)

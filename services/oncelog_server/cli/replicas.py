@@ -66,6 +66,8 @@ class ShownReplica(NamedTuple):
     lag: int | None = None
     # Why nothing of its committed log is settled now; "": nothing is in the way.
     settling_waits: str = ""
+    # What of it is damaged, and what is done about that; "": nothing is.
+    damaged: str = ""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -79,6 +81,7 @@ class ShownReplica(NamedTuple):
             "synced_end": self.synced_end,
             "lag": self.lag,
             "settling_waits": self.settling_waits or None,
+            "damaged": self.damaged or None,
         }
 
 
@@ -125,6 +128,7 @@ class _Seen:
             why=why,
             is_in_sync=self._is_in_sync(node),
             settling_waits="" if own is None else own.settled.waits,
+            damaged="" if own is None else show_damage(own.settled),
         )
         if own is not None and own.incarnation:
             shown = shown._replace(
@@ -192,6 +196,18 @@ class _Seen:
         known = {one.incarnation.hex() for one in self._own.values()}
         known |= {one.incarnation.hex() for one in self._followers.values()}
         return None if set(self._partition.isr) - known else False
+
+
+def show_damage(settled: pb.SettledDescription) -> str:
+    """What of a data log is damaged, and what is done about it; "": nothing is."""
+    if not settled.damaged:
+        return ""
+    first, *more = settled.damaged
+    others = f" and {len(more)} more" if more else ""
+    return (
+        f"offsets {first.first_offset} to {first.end_offset} ({first.file}, byte "
+        f"{first.position}){others}: {settled.healing or 'its turn comes'}"
+    )
 
 
 def _leading(own: pb.ReplicaDescription) -> tuple[State, str]:

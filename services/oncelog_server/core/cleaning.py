@@ -128,8 +128,7 @@ class Cleanness(NamedTuple):
     holes_below: int = 0
 
     def with_part(self, there: Cleanness, *, first: int, end: int) -> Cleanness | None:
-        """Of this log once [first, end) of it is as another replica's has it, and all else as it
-        is here: behind it, or in the middle.
+        """Of this log, which ends at `first`, once [first, end) comes from another replica's.
 
         None: that must not be. A tombstone may be gone there of which an older record is left here,
         which would come back.
@@ -137,8 +136,21 @@ class Cleanness(NamedTuple):
         dropped_to = min(there.tombstones_to, end)
         if dropped_to > first and self.compacted_to < dropped_to:
             return None
+        tombstones_to = min(self.tombstones_to, max(there.tombstones_to, first))
         return Cleanness(
             min(self.compacted_to, max(there.compacted_to, first)),
-            min(self.tombstones_to, max(there.tombstones_to, first)),
+            max(tombstones_to, dropped_to) if dropped_to > first else tombstones_to,
             max(self.holes_below, there.holes_below),
         )
+
+    def with_part_inside(self, there: Cleanness, *, first: int, end: int) -> Cleanness | None:
+        """As `with_part`, of a log that goes on behind `end`.
+
+        None also where a tombstone behind may be gone here of which an older record comes.
+        """
+        if self.tombstones_to > first and there.compacted_to < self.tombstones_to:
+            return None
+        joined = self.with_part(there, first=first, end=end)
+        if joined is None:
+            return None
+        return joined._replace(tombstones_to=max(self.tombstones_to, joined.tombstones_to))

@@ -138,11 +138,14 @@ class Listing:
         self, replica: PartitionReplica, begins: int, compacted_to: int, timestamp_us: int
     ) -> _Listed:
         """The record that made its entry so late may be gone: the first one of what is left."""
-        async for block in _blocks(replica, begins, compacted_to):
-            if block.max_timestamp_us >= timestamp_us:
-                listed = await self._in_batch(_of_block(block), begins, timestamp_us)
-                if listed is not None:
-                    return listed
+        try:
+            async for block in _blocks(replica, begins, compacted_to):
+                if block.max_timestamp_us >= timestamp_us:
+                    listed = await self._in_batch(_of_block(block), begins, timestamp_us)
+                    if listed is not None:
+                        return listed
+        except CorruptLog as error:
+            raise replica.unreadable(error) from error
         return _Listed(compacted_to)
 
     async def _in_batch(self, batch: _Batch, begin: int, timestamp_us: int) -> _Listed | None:
@@ -190,16 +193,24 @@ async def _batches(
     """What holds the records of a stretch from an offset on, one after the other; the first may
     begin before, the last end behind."""
     position, end = from_offset, stretch.end_offset
+    damage: CorruptLog | None = None
     try:
         async for block in _blocks(replica, from_offset, end):
             yield _of_block(block)
             position = block.end_offset
-    except (CorruptLog, OffsetOutOfRange):
-        # The journal may have it still.
+    except OffsetOutOfRange:
         pass
+    except CorruptLog as error:
+        # The journal may have it still.
+        damage = error
     in_journal = stretch.journal_offset - stretch.first_offset
     while position < end:
-        frames = await replica.read(position + in_journal, RUN_BYTES, below=stretch.journal_end)
+        try:
+            frames = await replica.read(position + in_journal, RUN_BYTES, below=stretch.journal_end)
+        except OffsetOutOfRange as error:
+            if damage is not None:
+                raise replica.unreadable(damage) from error
+            raise
         assert frames, f"the committed log points at {position + in_journal}, where nothing stands"
         for stored in frames:
             frame, at = stored

@@ -10,6 +10,7 @@ Everything that is outside comes in through `Outside`, so that the simulator run
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
@@ -42,7 +43,7 @@ from oncelog_server.runtime.replica.driver import Driver
 from oncelog_server.runtime.replica.env import ReplicaEnv, Replication
 from oncelog_server.runtime.replica.follower import CATCH_UP_BYTES_MAX, Room
 from oncelog_server.runtime.replica.in_sync import IsrChange
-from oncelog_server.runtime.replication.links import Links
+from oncelog_server.runtime.replication.links import Links, copies_of, others_of
 from oncelog_server.runtime.replication.serving import ReplicationService
 from oncelog_server.runtime.rpc import cluster_access
 from oncelog_server.runtime.rpc.cluster_service import (
@@ -341,6 +342,9 @@ class Node:
             living=lambda: view.living,
             end_move=self._end_move,
             replaying=asyncio.Semaphore(1),
+            others=functools.partial(others_of, view, self.node_id),
+            copies=functools.partial(copies_of, view),
+            fetch=self._links.fetch_from,
         )
 
         def configs_of(partition: PartitionId) -> Mapping[str, str]:

@@ -28,6 +28,8 @@ from oncelogpb.errors import NotLeader, UnknownPartition, UnknownTopic
 
 # A replica at rest is ticked once in so many ticks: for what expires in minutes or days.
 RESTING_TICKS: Final = 100
+# What it has settled is read through once in so many seconds: for what rots.
+RESTING_NOTES: Final = 10
 # Files of data logs that a node's readers keep open, each with its index (256 KiB at most).
 OPEN_DATA_FILES_MAX: Final = 256
 # Replicas that are saved at once.
@@ -78,7 +80,7 @@ class RoleReplicas:
         # Where replicas should be that are being put aside, and were wanted again meanwhile.
         self._wanted_again: dict[PartitionId, Target] = {}
         self._records = Records(disk, self._record_of, around)
-        self._ticks = 0
+        self._ticks = self._notes = 0
 
     # ------------------------------------------------------------------------- what services use
 
@@ -289,9 +291,12 @@ class RoleReplicas:
 
     def note_synced_ends(self) -> None:
         """About every second: what others may count on (docs/leadership.md, "Disks")."""
-        for driver in list(self._drivers.values()):
+        self._notes += 1
+        for number, driver in enumerate(list(self._drivers.values())):
             if not driver.is_at_rest:
                 driver.report()
+            elif (self._notes + number) % RESTING_NOTES == 0:
+                driver.scrub()
 
     async def checkpoint(self) -> None:
         """At a clean stop: snapshots, so that the next start replays little."""

@@ -247,7 +247,7 @@ BUGS: Final = (
     Bug(
         "damage-left-out-of-a-pass",
         "I26: damage ends a pass, and nothing is guessed around it",
-        (Edit(f"{PASS}._pieces", "raise corrupt(file, found)", "return"),),
+        (Edit(f"{PASS}._pieces", "raise self._log.found_damaged(file, found)", "return"),),
         {_pass("test_i26_damage_ends_a_pass_and_nothing_is_guessed_around_it"): "DID NOT RAISE"},
     ),
 )

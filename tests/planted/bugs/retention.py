@@ -71,8 +71,8 @@ BUGS: Final = (
         (
             Edit(
                 f"{RETENTION}:step_ms",
-                "return min(max(settings.retention_ms // SHARE, 1), STEP_MS)",
-                "return STEP_MS",
+                "else min(max(shortest_ms // SHARE, 1), STEP_MS)",
+                "else STEP_MS",
             ),
         ),
         {

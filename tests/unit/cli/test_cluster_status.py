@@ -262,8 +262,8 @@ def test_what_scripts_read_of_a_partition_stays_as_it_is(run: Run) -> None:
         "why_offline", "why_unwritable", "writable",
     ]  # fmt: skip
     assert sorted(first["replica_states"][0]) == [
-        "in_sync", "lag", "last_epoch", "log_end", "node_id", "rack", "settling_waits", "state",
-        "synced_end", "why",
+        "damaged", "in_sync", "lag", "last_epoch", "log_end", "node_id", "rack", "settling_waits",
+        "state", "synced_end", "why",
     ]  # fmt: skip
     status = json_of(run(seen(*MIXED), "cluster status --json"))
     assert sorted(status) == [

@@ -19,6 +19,7 @@ TX, TX_SHOWN = 3 << 48 | 5, "0003000000000005"
 MINUTE = 60_000
 Kind = pb.NeededBy
 Settled = replication_pb2.SettledDescription
+DamagedRecords = replication_pb2.DamagedRecords
 
 
 def needed_by(kind: Any, **more: Any) -> pb.JournalDescription:
@@ -184,6 +185,20 @@ def test_what_auto_does_is_shown_and_why(run: Run) -> None:
         None,
     )
     assert "AUTO" not in run(cluster(), "cluster partitions --disk").stdout
+
+
+def test_what_is_damaged_is_shown_and_what_is_done_about_it(run: Run) -> None:
+    assert "DAMAGED" not in run(cluster(), "cluster partitions --disk").stdout
+    rotten = cluster()
+    (described, _) = rotten.answers["replication.describe_replicas"].replicas
+    damaged = DamagedRecords(first_offset=24, end_offset=32, file="data/0.data", position=99)
+    described.settled.CopyFrom(
+        Settled(end=90, wanted=True, damaged=[damaged] * 2, healing="asks node n2")
+    )
+    told = "offsets 24 to 32 (data/0.data, byte 99) and 1 more: asks node n2"
+    assert told in run(rotten, "cluster partitions --disk").stdout
+    rows = json_of(run(rotten, "cluster partitions --disk --json"))
+    assert [row["damaged"] for row in rows] == [None, told]
 
 
 def test_a_topic_shows_its_own(run: Run) -> None:

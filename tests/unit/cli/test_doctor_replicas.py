@@ -9,7 +9,7 @@ import pytest
 from oncelog_server.cli.doctor.findings import Status
 from oncelog_server.cli.doctor.replicas import look
 from oncelog_server.cli.partitions import ListedPartition
-from oncelogpb.v1.replication_pb2 import SettledDescription
+from oncelogpb.v1.replication_pb2 import DamagedRecords, SettledDescription
 from tests.unit.cli.test_replicas_shown import A, B, leads, seen
 
 WELL: dict[str, Any] = {"a": leads()}
@@ -41,6 +41,14 @@ def test_what_keeps_a_topic_from_being_settled_is_told() -> None:
     assert (well.status, told.status) == (Status.OK, Status.WARN)
     assert "nothing can be settled" in told.what
     assert "node a: free disk space is below disk_free_floor" in told.what
+
+
+def test_what_is_damaged_is_told() -> None:
+    damaged = DamagedRecords(first_offset=24, end_offset=32, file="data/0.data", position=99)
+    rotten = SettledDescription(wanted=True, damaged=[damaged])
+    well, told = reversed(list(look([seen(a=leads(settled=rotten)), seen(**WELL)])))
+    assert (well.status, told.status) == (Status.OK, Status.WARN)
+    assert "node a: offsets 24 to 32 (data/0.data, byte 99): its turn comes" in told.what
 
 
 def test_partitions_are_named_a_few_at_a_time() -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from oncelog_server.core.ids import PartitionId, TopicId
+from oncelog_server.core.ports import Address
 from oncelog_server.core.role import at_once
 from oncelog_server.runtime.replica.dialog import Dialog, OpenDialog, Said, SnapshotPart
 from oncelog_server.runtime.replica.driver import Driver
-from oncelog_server.runtime.replica.env import ReplicaEnv, Replication
+from oncelog_server.runtime.replica.env import FetchPart, ReplicaEnv, Replication
 from oncelog_server.runtime.replica.follower import CATCH_UP_BYTES_MAX, Room
 from oncelog_server.runtime.replica.in_sync import IsrChange
 from oncelog_server.runtime.replica.leading import Leadership
@@ -49,6 +50,10 @@ async def done_at_once(change: IsrChange, compared_revision: int) -> Isr | None:
     return Isr(compared_revision + 1, change.isr, change.assignment)
 
 
+async def _no_part(to: Address, *asked: object) -> SnapshotPart:
+    raise Unavailable("nobody is there")
+
+
 class Bench:
     """See the module."""
 
@@ -78,6 +83,10 @@ class Bench:
         self.segment_bytes = segment_bytes
         # How its leader is reached.
         self.follow: OpenDialog = nobody
+        self.copies = 1
+        # Processes of the other replicas, and how they are asked.
+        self.others: Callable[[PartitionId, int], Sequence[Address]] = lambda *asked: ()
+        self.fetch: FetchPart = _no_part
         # What the leader asked etcd to make of the ISR, with the revision that it compared; and
         # what etcd shows then.
         self.changes: list[tuple[IsrChange, int]] = []
@@ -115,6 +124,9 @@ class Bench:
                 catch_up=Room(CATCH_UP_BYTES_MAX),
                 end_move=self._end_move,
                 replaying=asyncio.Semaphore(1),
+                others=lambda *asked: self.others(*asked),
+                copies=lambda partition: self.copies,
+                fetch=lambda *asked: self.fetch(*asked),
             ),
             opened=lambda partition: None,
             failed=lambda partition, error: self.failures.append(error),

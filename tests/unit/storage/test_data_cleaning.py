@@ -224,6 +224,101 @@ def test_i26_damage_ends_a_pass_and_nothing_is_guessed_around_it() -> None:
     assert log.damaged_at(0) is not None, "it is found where it was"
 
 
+def test_i26_damage_ends_a_pass_and_is_known_until_it_is_replaced() -> None:
+    disk = FakeDisk()
+    log = open_data(disk, segment_bytes=SEGMENT_BYTES)
+    blocks = [unit_of(number, [OFTEN[number]]) for number in range(70)]
+    settle(log, *blocks)
+    [file, *_] = log.spans()
+
+    def rot(content: bytearray) -> None:
+        content[150] ^= 1
+
+    disk.damage(file[0].path, rot)
+    with pytest.raises(CorruptLog, match="is damaged at byte"):
+        clean(log, 70)
+    assert [it.first_offset for it in log.damaged] == [0], "it is healed"
+    under_way = DataCleaning(log, SETTLER, below=70, tombstones_below=0, map_bytes_max=MAP_BYTES)
+    log.replace(blocks[:1], donor=Cleanness(0, 0, 65))
+    assert not log.damaged
+    assert log.cleanness == Cleanness(0, 0, 65)
+    with pytest.raises(Overtaken):
+        under_way.piece()
+    clean(log, 70)
+    assert held(log) == must_be(OFTEN, 70, 0)
+
+
+def test_i33_blocks_of_another_replica_that_do_not_fit_are_refused() -> None:
+    log = open_data(FakeDisk(), segment_bytes=SEGMENT_BYTES)
+    blocks = [unit_of(number, [OFTEN[number]]) for number in range(70)]
+    settle(log, *blocks)
+    log.note_cleanness(Cleanness(40, 30, 40))
+    with pytest.raises(ValueError, match="do not fit"):
+        log.replace([unit_of(20, [OFTEN[20]])], donor=Cleanness(29, 0, 40))
+    with pytest.raises(ValueError, match="do not fit"):
+        log.replace(blocks[45:47], donor=Cleanness(70, 46, 70))
+    log.replace(blocks[45:47], donor=Cleanness(70, 45, 70))
+    assert log.cleanness == Cleanness(40, 30, 70)
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "together"),
+    [
+        # Of [10, 20). It is as clean as the less clean of both, and lacks what both lack.
+        (Cleanness(100, 5, 100), Cleanness(50, 3, 60), Cleanness(50, 5, 100)),
+        (Cleanness(100, 5, 100), Cleanness(6, 0, 6), Cleanness(10, 5, 100)),
+        (Cleanness(8, 5, 8), Cleanness(50, 3, 60), Cleanness(8, 5, 60)),
+        # A tombstone at 15, say, lacks from now on; and those here stay gone.
+        (Cleanness(100, 5, 100), Cleanness(50, 16, 60), Cleanness(50, 16, 100)),
+        (Cleanness(100, 5, 100), Cleanness(50, 40, 60), Cleanness(50, 20, 100)),
+        (Cleanness(100, 40, 100), Cleanness(50, 12, 60), Cleanness(50, 40, 100)),
+        # Of a record before: it would come back.
+        (Cleanness(15, 5, 15), Cleanness(50, 16, 60), None),
+        # At 45, say, gone here, of a record that comes.
+        (Cleanness(100, 51, 100), Cleanness(50, 12, 60), None),
+    ],
+)
+def test_i33_what_is_replaced_inside_a_log_brings_nothing_back(
+    here: Cleanness, there: Cleanness, together: Cleanness | None
+) -> None:
+    assert here.with_part_inside(there, first=10, end=20) == together
+
+
+@settings(max_examples=300, deadline=None)
+@given(FEW_KEYS, st.data())
+def test_i33_what_another_replica_has_of_the_middle_brings_nothing_back(
+    given_records: list[tuple[bytes | None, bytes | None]], data: st.DataObject
+) -> None:
+    """As below, of a log that goes on behind what comes."""
+    count = len(given_records)
+    here_x, there_x = data.draw(st.integers(0, count)), data.draw(st.integers(0, count))
+    here_t, there_t = data.draw(st.integers(0, here_x)), data.draw(st.integers(0, there_x))
+    first = data.draw(st.integers(0, count))
+    end = data.draw(st.integers(first, count))
+    here, there = Cleanness(here_x, here_t, here_x), Cleanness(there_x, there_t, there_x)
+    joined = here.with_part_inside(there, first=first, end=end)
+    if joined is None:
+        assert max(here_t, there_t) > first, "what is refused could not be taken"
+        return
+    mixed = [
+        *(it for it in must_be(given_records, here_x, here_t) if it.offset < first),
+        *(it for it in must_be(given_records, there_x, there_t) if first <= it.offset < end),
+        *(it for it in must_be(given_records, here_x, here_t) if it.offset >= end),
+    ]
+    top = max(here_t, there_t)
+    last: dict[bytes | None, int] = {it.key: it.offset for it in mixed}
+    cleaned_on = [it for it in mixed if it.key is None or _stays(it, last, top)]
+    assert cleaned_on == must_be(given_records, count, top), "nothing comes back"
+    offsets = {it.offset for it in mixed}
+    for offset, (key, value) in enumerate(given_records):
+        if key is not None and value is None and offset not in offsets:
+            later = [it for it, _ in given_records[offset + 1 : joined.holes_below]]
+            assert offset < joined.tombstones_to or key in later, "it says what lacks"
+    for it in mixed:
+        later = [key for key, _ in given_records[it.offset + 1 : joined.compacted_to]]
+        assert it.key is None or it.key not in later, "it is as clean as it says"
+
+
 def test_a_pass_is_over_where_files_were_changed() -> None:
     log = open_data(FakeDisk(), segment_bytes=SEGMENT_BYTES)
     settle(log, *(unit_of(number, [OFTEN[number]]) for number in range(70)))
@@ -344,7 +439,7 @@ def test_i33_what_another_replica_sent_brings_nothing_back(
         (Cleanness(30, 20, 30), Cleanness(), 10, Cleanness(10, 10, 30)),
         # A tombstone at 11, say, of a record that is here.
         (Cleanness(8, 4, 8), Cleanness(30, 12, 30), 10, None),
-        (Cleanness(12, 4, 12), Cleanness(30, 12, 30), 10, Cleanness(12, 4, 30)),
+        (Cleanness(12, 4, 12), Cleanness(30, 12, 30), 10, Cleanness(12, 12, 30)),
     ],
 )
 def test_i33_a_log_is_as_clean_as_the_less_clean_of_its_parts(

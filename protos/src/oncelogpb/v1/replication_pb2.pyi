@@ -84,6 +84,10 @@ class _SnapshotContentEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper
     `position` on. `settled_end` says how many there are; a leader that has settled more by then gives
     more.
     """
+    SNAPSHOT_CONTENT_BLOCKS: _SnapshotContent.ValueType  # 6
+    """As DATA, wherever the log begins. Of any replica that leads the epoch, or follows it with a log
+    that agrees with the leader's; else NOT_LEADER. Where they are damaged there, too: CORRUPT_LOG.
+    """
 
 class SnapshotContent(_SnapshotContent, metaclass=_SnapshotContentEnumTypeWrapper):
     """What there is of it. Each goes under the checksums that it was written with (docs/log_format.md)."""
@@ -101,6 +105,10 @@ SNAPSHOT_CONTENT_DATA: SnapshotContent.ValueType  # 5
 """Blocks of the leader's data log, from the one that holds the record of the committed offset
 `position` on. `settled_end` says how many there are; a leader that has settled more by then gives
 more.
+"""
+SNAPSHOT_CONTENT_BLOCKS: SnapshotContent.ValueType  # 6
+"""As DATA, wherever the log begins. Of any replica that leads the epoch, or follows it with a log
+that agrees with the leader's; else NOT_LEADER. Where they are damaged there, too: CORRUPT_LOG.
 """
 global___SnapshotContent = SnapshotContent
 
@@ -547,6 +555,9 @@ class SettledDescription(google.protobuf.message.Message):
     AUTO_FIELD_NUMBER: builtins.int
     WHY_FIELD_NUMBER: builtins.int
     MEAN_BATCH_BYTES_FIELD_NUMBER: builtins.int
+    DAMAGED_FIELD_NUMBER: builtins.int
+    HEALING_FIELD_NUMBER: builtins.int
+    SCRUBBED_TO_FIELD_NUMBER: builtins.int
     begin: builtins.int
     """Offset at which the data log begins: what is below was deleted."""
     end: builtins.int
@@ -569,6 +580,16 @@ class SettledDescription(google.protobuf.message.Message):
     """Of those: payload bytes of a batch that is not settled, in the mean, as of the newest snapshot; 0:
     not known.
     """
+    healing: builtins.str
+    """What is done about that, in words. Empty: nothing is damaged, or nothing was tried yet."""
+    scrubbed_to: builtins.int
+    """Offset up to which it was read through, in the pass that is under way."""
+    @property
+    def damaged(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___DamagedRecords]:
+        """Offsets of records of it that no intact block serves, ascending: as far as anybody has found, and
+        the first ones, where there are many.
+        """
+
     def __init__(
         self,
         *,
@@ -580,10 +601,41 @@ class SettledDescription(google.protobuf.message.Message):
         auto: builtins.bool = ...,
         why: builtins.str = ...,
         mean_batch_bytes: builtins.int = ...,
+        damaged: collections.abc.Iterable[global___DamagedRecords] | None = ...,
+        healing: builtins.str = ...,
+        scrubbed_to: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["auto", b"auto", "begin", b"begin", "end", b"end", "mean_batch_bytes", b"mean_batch_bytes", "readable_end", b"readable_end", "waits", b"waits", "wanted", b"wanted", "why", b"why"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["auto", b"auto", "begin", b"begin", "damaged", b"damaged", "end", b"end", "healing", b"healing", "mean_batch_bytes", b"mean_batch_bytes", "readable_end", b"readable_end", "scrubbed_to", b"scrubbed_to", "waits", b"waits", "wanted", b"wanted", "why", b"why"]) -> None: ...
 
 global___SettledDescription = SettledDescription
+
+@typing.final
+class DamagedRecords(google.protobuf.message.Message):
+    """Records that cannot be read in one replica."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FIRST_OFFSET_FIELD_NUMBER: builtins.int
+    END_OFFSET_FIELD_NUMBER: builtins.int
+    FILE_FIELD_NUMBER: builtins.int
+    POSITION_FIELD_NUMBER: builtins.int
+    first_offset: builtins.int
+    """Offsets: half-open."""
+    end_offset: builtins.int
+    file: builtins.str
+    """File in the data directory, or the directory of files, where one is gone; and the byte in it."""
+    position: builtins.int
+    def __init__(
+        self,
+        *,
+        first_offset: builtins.int = ...,
+        end_offset: builtins.int = ...,
+        file: builtins.str = ...,
+        position: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["end_offset", b"end_offset", "file", b"file", "first_offset", b"first_offset", "position", b"position"]) -> None: ...
+
+global___DamagedRecords = DamagedRecords
 
 @typing.final
 class ReplicaDisk(google.protobuf.message.Message):
@@ -674,7 +726,7 @@ class FetchSnapshotRequest(google.protobuf.message.Message):
     cluster_id: builtins.bytes
     """UUID of the cluster, 16 bytes."""
     leader_boot_id: builtins.bytes
-    """Boot id of the leader process that is meant, 16 bytes."""
+    """Boot id of the process that is meant, 16 bytes."""
     epoch: builtins.int
     """Leader epoch that this is said in."""
     content: global___SnapshotContent.ValueType
@@ -723,7 +775,7 @@ class FetchSnapshotReply(google.protobuf.message.Message):
     cluster_id: builtins.bytes
     """UUID of the cluster, 16 bytes."""
     leader_boot_id: builtins.bytes
-    """Boot id of the leader process, 16 bytes."""
+    """Boot id of the process that answers, 16 bytes."""
     journal_offset: builtins.int
     """Where the leader's log begins: the state is what every frame below made, all of them below the
     high watermark. Parts of different offsets do not belong together.
@@ -742,7 +794,7 @@ class FetchSnapshotReply(google.protobuf.message.Message):
     """
     allowed_epoch: builtins.int
     settled_begin: builtins.int
-    """With DATA: committed offsets that the leader's data log has, from `settled_begin` on, below
+    """With DATA and BLOCKS: committed offsets that the leader's data log has, from `settled_begin` on, below
     `settled_end`. What is below `settled_begin` was deleted.
     """
     settled_end: builtins.int
@@ -752,7 +804,7 @@ class FetchSnapshotReply(google.protobuf.message.Message):
     """
     settled_epoch: builtins.int
     compacted_to: builtins.int
-    """With DATA: what compaction took out of what is sent. What a later record below `compacted_to`
+    """With DATA and BLOCKS: what compaction took out of what is sent. What a later record below `compacted_to`
     superseded is gone; no tombstone at or above `tombstones_to` is; whatever is gone was superseded by
     a record below `holes_below`. A replica that keeps what it has of its own must not lack a tombstone
     of which it has an older record: where `tombstones_to` is behind the part, it begins anew.

@@ -81,9 +81,10 @@ class ReplicationServicer(object):
 
     def FetchSnapshot(self, request, context):
         """A part of what was before a partition's log, where that begins above 0: for a replica whose own
-        log ends below. Nothing is held between two calls: each says where the next one goes on.
+        log ends below. Nothing is held between two calls: each says where the next one goes on. And
+        blocks of a data log (BLOCKS) for a replica in whose own they are damaged.
 
-        To: the leader of the partition; for service identities.
+        To: the leader of the partition; for BLOCKS any process with a replica; for service identities.
         Repeated: changes nothing, and gives the same as long as the log begins where it did.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -54,9 +54,10 @@ class ReplicationStub:
         oncelogpb.v1.replication_pb2.FetchSnapshotReply,
     ]
     """A part of what was before a partition's log, where that begins above 0: for a replica whose own
-    log ends below. Nothing is held between two calls: each says where the next one goes on.
+    log ends below. Nothing is held between two calls: each says where the next one goes on. And
+    blocks of a data log (BLOCKS) for a replica in whose own they are damaged.
 
-    To: the leader of the partition; for service identities.
+    To: the leader of the partition; for BLOCKS any process with a replica; for service identities.
     Repeated: changes nothing, and gives the same as long as the log begins where it did.
     """
 
@@ -91,9 +92,10 @@ class ReplicationAsyncStub:
         oncelogpb.v1.replication_pb2.FetchSnapshotReply,
     ]
     """A part of what was before a partition's log, where that begins above 0: for a replica whose own
-    log ends below. Nothing is held between two calls: each says where the next one goes on.
+    log ends below. Nothing is held between two calls: each says where the next one goes on. And
+    blocks of a data log (BLOCKS) for a replica in whose own they are damaged.
 
-    To: the leader of the partition; for service identities.
+    To: the leader of the partition; for BLOCKS any process with a replica; for service identities.
     Repeated: changes nothing, and gives the same as long as the log begins where it did.
     """
 
@@ -134,9 +136,10 @@ class ReplicationServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[oncelogpb.v1.replication_pb2.FetchSnapshotReply, collections.abc.Awaitable[oncelogpb.v1.replication_pb2.FetchSnapshotReply]]:
         """A part of what was before a partition's log, where that begins above 0: for a replica whose own
-        log ends below. Nothing is held between two calls: each says where the next one goes on.
+        log ends below. Nothing is held between two calls: each says where the next one goes on. And
+        blocks of a data log (BLOCKS) for a replica in whose own they are damaged.
 
-        To: the leader of the partition; for service identities.
+        To: the leader of the partition; for BLOCKS any process with a replica; for service identities.
         Repeated: changes nothing, and gives the same as long as the log begins where it did.
         """
 

@@ -57,6 +57,16 @@ def look(found: Sequence[ListedPartition]) -> Iterator[Finding]:
             "their journals grow meanwhile; `oncelog cluster partitions --disk` shows each replica "
             "(docs/operating.md, A topic that is settled)",
         )
+    damaged = {str(one.place): why for one in found if (why := _what_is_damaged(one))}
+    if damaged:
+        yield warn(
+            AREA,
+            f"of {len(damaged)} a replica has damaged records: {show_few(list(damaged))}; the "
+            f"first one: {next(iter(damaged.values()))}",
+            "they come from another replica by themselves; where they do not, start the processes "
+            "of the other replicas, and look at the disk (docs/operating.md, A topic that is "
+            "settled)",
+        )
     if not any(wrong):
         yield ok(AREA, f"all {len(found)} have leaders that take writes, and all their replicas")
 
@@ -64,6 +74,10 @@ def look(found: Sequence[ListedPartition]) -> Iterator[Finding]:
 def _why_settling_waits(one: ListedPartition) -> str:
     whys = (f"node {it.node_id}: {it.settling_waits}" for it in one.replicas if it.settling_waits)
     return next(whys, "")
+
+
+def _what_is_damaged(one: ListedPartition) -> str:
+    return next((f"node {it.node_id}: {it.damaged}" for it in one.replicas if it.damaged), "")
 
 
 def _few(found: Sequence[ListedPartition]) -> str:

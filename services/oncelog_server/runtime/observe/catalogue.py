@@ -169,6 +169,15 @@ COMMON: Final = (
         "journal, as far as that was found when it was opened. Alarm on it.",
         "partition",
     ),
+    _counter("scrubbed_bytes", "Bytes of data logs that were read through, for what rots."),
+    _counter("scrub_passes", "Data logs that were read through, from their begin to their end."),
+    _gauge(
+        "damaged_records",
+        "Settled records that no intact block of a replica serves, until they come from another "
+        "replica. Alarm on it.",
+        "partition",
+    ),
+    _counter("healed_records", "Settled records that came from another replica."),
     _gauge("log_start", "First journal offset of a log that is led.", "partition"),
     _gauge(
         "needed_from",

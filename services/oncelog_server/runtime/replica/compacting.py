@@ -287,23 +287,23 @@ class Turns:
     """Settling and compacting, a step of each in turn."""
 
     def __init__(self, settling: Settling, compacting: Compacting) -> None:
-        self._settling = settling
+        self.settling = settling
         self._compacting = compacting
 
     @property
     def is_due(self) -> bool:
-        return self._settling.is_due or self._compacting.is_due
+        return self.settling.is_due or self._compacting.is_due
 
     @property
     def is_waiting(self) -> bool:
-        return self._settling.is_waiting or self._compacting.is_waiting
+        return self.settling.is_waiting or self._compacting.is_waiting
 
     async def step(self) -> bool:
         """False: there is nothing to do now."""
-        is_settling = await self._settling.step()
+        is_settling = await self.settling.step()
         is_compacting = await self._compacting.step()
         return is_settling or is_compacting
 
     def drop(self) -> None:
-        self._settling.drop()
+        self.settling.drop()
         self._compacting.drop()

@@ -28,6 +28,7 @@ from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.epochs import Epochs
 from oncelog_server.runtime.replica.follower import Room
 from oncelog_server.runtime.replica.followers import Followers
+from oncelog_server.runtime.replica.healing import Healing
 from oncelog_server.runtime.replica.in_sync import InSync
 from oncelog_server.runtime.replica.log import ReplicaLog
 from oncelog_server.runtime.replica.opening import Opening
@@ -38,7 +39,7 @@ from oncelog_server.runtime.replica.trimming import Trimming
 from oncelog_server.runtime.storage.damage import JournalDamaged, UnknownFrame
 from oncelog_server.runtime.storage.disk_use import DiskUse
 from oncelog_server.runtime.storage.journal import Journal
-from oncelog_server.runtime.storage.snapshot_parts import PartOf
+from oncelog_server.runtime.storage.snapshot_parts import Content, PartOf
 from oncelog_server.runtime.target import (
     Candidate,
     Close,
@@ -164,6 +165,14 @@ class Driver:
         if led is not None:
             return led.settling
         return None if followed is None else followed.settling
+
+    @property
+    def healing(self) -> Healing | None:
+        """What of its data log is damaged, and what is done about it."""
+        led, followed = self._epochs.led, self._epochs.followed
+        if led is not None:
+            return led.healing
+        return None if followed is None else followed.healing
 
     @property
     def readable(self) -> Settled | None:
@@ -360,15 +369,35 @@ class Driver:
         return self._led_in(epoch).supply(incarnation, node=node, stream=stream, tell=tell)
 
     async def snapshot_part(self, wanted: PartOf, *, epoch: int) -> SnapshotPart:
-        """Of what was before its log, to whoever follows it. Raises NotLeader, InvalidArgument,
-        CorruptLog, Unavailable."""
+        """Of what was before its log, to whoever follows it; and blocks, to any replica that is in
+        the same epoch. Raises NotLeader, InvalidArgument, CorruptLog, Unavailable."""
+        if wanted.content is Content.BLOCKS:
+            return await self._blocks(wanted, epoch=epoch)
         self._led_in(epoch)
-        says = self.readable
-        tombstones_below = None if says is None else says.compaction.tombstones_below
         try:
-            return await self._log.read_part(wanted, tombstones_below=tombstones_below)
+            return await self._read_part(wanted)
         except CorruptLog as error:
             raise self.unreadable(error) from error
+
+    async def _blocks(self, wanted: PartOf, *, epoch: int) -> SnapshotPart:
+        """A log that is cut meanwhile may have had others. Where they are damaged here, too, that
+        is no reason to hand over: who asks has no better ones."""
+        self._require_agrees_in(epoch)
+        try:
+            return await self._read_part(wanted)
+        finally:
+            self._require_agrees_in(epoch)
+
+    async def _read_part(self, wanted: PartOf) -> SnapshotPart:
+        says = self.readable
+        tombstones_below = None if says is None else says.compaction.tombstones_below
+        return await self._log.read_part(wanted, tombstones_below=tombstones_below)
+
+    def _require_agrees_in(self, epoch: int) -> None:
+        led, followed = self._epochs.led, self._epochs.followed
+        agrees_in = led.agrees_in if led is not None else followed.agrees_in if followed else 0
+        if not agrees_in or agrees_in != epoch:
+            raise NotLeader(f"partition {self.partition} is not led or followed here in {epoch=}")
 
     def _led_in(self, epoch: int) -> Followers:
         led = self._epochs.led
@@ -477,6 +506,11 @@ class Driver:
         if self.is_ready and self._epochs.led is not None:
             self._epochs.led.report()
 
+    def scrub(self) -> None:
+        """Now and then, at rest."""
+        if self._epochs.led is not None and self.is_ready:
+            self._epochs.led.scrub()
+
     def _is_in_a_thread(self) -> bool:
         """Who leaves notes what is synced when its log is closed, in a thread; one that is cut is
         what the thread makes of it, and a commit beside that would say what it was."""
@@ -532,9 +566,10 @@ class Driver:
         return await self._log.read_settled(from_offset, max_bytes, below=below)
 
     def unreadable(self, error: CorruptLog) -> OncelogError:
-        """What a reader is told: who leads next has what this one lacks."""
-        if self._epochs.led is not None:
-            self._epochs.led.followers.unreadable(error)
+        """What a reader is told: it is healed, or who leads next has what this one lacks."""
+        led = self._epochs.led
+        if led is not None and (waits := led.unreadable(error)) is not None:
+            return waits
         if self._state.is_damaged:
             return NotLeader(f"partition {self.partition} is copied anew here; ask who leads it")
         return error

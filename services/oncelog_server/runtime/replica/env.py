@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from errno import ENOSPC
-from typing import Final
+from typing import Any, Final
 
 from oncelog_server.core.ids import PartitionId
-from oncelog_server.core.ports import Clock, Reporter
-from oncelog_server.runtime.replica.dialog import OpenDialog
+from oncelog_server.core.ports import Address, Clock, Reporter
+from oncelog_server.runtime.replica.dialog import OpenDialog, SnapshotPart
 from oncelog_server.runtime.replica.follower import Room
 from oncelog_server.runtime.replica.in_sync import IsrChange
 from oncelog_server.runtime.storage.commit import GroupCommit
+from oncelog_server.runtime.storage.snapshot_parts import PartOf
 from oncelog_server.runtime.target import Isr
 from oncelog_server.runtime.vital import Fatal
+from oncelogpb.errors import Unavailable
 
 # Asks etcd for a change of the ISR of a partition that is led in an epoch, comparing a revision.
 # What etcd shows after it; None where nobody knows.
@@ -25,11 +27,32 @@ ChangeIsr = Callable[[PartitionId, int, IsrChange, int], Awaitable[Isr | None]]
 EndMove = Callable[[PartitionId, int, IsrChange, int], None]
 
 
+# Of the replica of a partition in a process.
+FetchPart = Callable[[Address, PartitionId, PartOf, int], Awaitable[SnapshotPart]]
+
 # Replicas of one role whose committed logs are settled at once: each has a step in memory.
 SETTLING_AT_ONCE: Final = 2
 # A pass of compaction holds 32 bytes for each key that it looks at, as far as these go; where they
 # are full, another one goes on.
 COMPACTION_MAP_BYTES: Final = 64 << 20
+
+
+# Replicas of one role that are healed at once: each has a step in memory.
+HEALING_AT_ONCE: Final = 1
+
+
+async def _from_nobody(to: Address, partition: PartitionId, wanted: PartOf, epoch: int) -> Any:
+    raise Unavailable("there is nobody to ask")
+
+
+@dataclass(slots=True)
+class Scrubs:
+    """What all replicas of one role that scrub share."""
+
+    # A step is under way.
+    is_busy: bool = False
+    # The next one comes then.
+    not_before_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +78,12 @@ class Replication:
     leaving: Callable[[], Collection[str]] = tuple
     # Nodes that have a process; None where nobody says so.
     living: Callable[[], Collection[str] | None] = lambda: None
+    # Processes of the other replicas of a partition, the leader of that epoch first.
+    others: Callable[[PartitionId, int], Sequence[Address]] = lambda partition, epoch: ()
+    # How many replicas of it there are, this one included, living or not.
+    copies: Callable[[PartitionId], int] = lambda partition: 1
+    # A part of what one of them has, in an epoch that both are in. Raises OncelogError.
+    fetch: FetchPart = _from_nobody
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +119,9 @@ class ReplicaEnv:
     # Held for a pass of compaction: one of the process at a time, for each has a map of keys.
     compacting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     compaction_map_bytes: int = COMPACTION_MAP_BYTES
+    # Held for a step of healing.
+    healing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(HEALING_AT_ONCE))
+    scrubs: Scrubs = field(default_factory=Scrubs)
     # Settings of the topic of a partition, as etcd shows them: a hint, for what may come sooner.
     configs_of: Callable[[PartitionId], Mapping[str, str]] = lambda _: {}
 

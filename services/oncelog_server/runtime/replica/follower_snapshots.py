@@ -27,6 +27,7 @@ from oncelog_server.runtime import vital
 from oncelog_server.runtime.replica import snapshots
 from oncelog_server.runtime.replica.compacting import Compacting, Turns
 from oncelog_server.runtime.replica.env import ReplicaEnv
+from oncelog_server.runtime.replica.healing import Healing
 from oncelog_server.runtime.replica.projecting import Projecting
 from oncelog_server.runtime.replica.replaying import Slice, record_of, restore
 from oncelog_server.runtime.replica.settling import Settling
@@ -58,10 +59,12 @@ class FollowerSnapshots:
         around: ReplicaEnv,
         *,
         covered: Callable[[], int],
+        agrees_in: Callable[[], int],
         found_damage: Callable[[Exception], None],
     ) -> None:
         """`covered`: exclusive; below it all is durable, synced here, and as the leader has it.
-        `found_damage`: what is synced here cannot be read."""
+        `agrees_in`: the epoch, while the logs agree; else 0. `found_damage`: what is synced here
+        cannot be read."""
         self._partition = partition
         self._role = role
         self._journal = journal
@@ -76,8 +79,16 @@ class FollowerSnapshots:
         self.compacting = Compacting(partition, settler, journal, around, self.settling)
         self._turns = Turns(self.settling, self.compacting)
         self._settler = settler
+        self.healing = Healing(
+            partition,
+            settler,
+            journal.data,
+            around,
+            agrees_in=agrees_in,
+            tombstones_below=lambda: self.compacting.asked.tombstones_below,
+        )
         self._snapshots = Snapshots(
-            partition, journal, around, self.trimming, self.settling, self.compacting
+            partition, journal, around, self.trimming, self._turns, self.healing
         )
         self._working: asyncio.Task[None] | None = None
         # It has the process's turn: what it does then is waited for, not cancelled.
@@ -101,8 +112,12 @@ class FollowerSnapshots:
             self._working = vital.spawn(self._work(), self._around.fatal)
         elif self.trimming.is_due:
             self._working = vital.spawn(self._trim(), self._around.fatal)
+        elif self.healing.is_due:
+            self._working = vital.spawn(self._heal(), self._around.fatal)
         elif self._turns.is_due:
             self._working = vital.spawn(self._settle(), self._around.fatal)
+        elif self.healing.is_scrub_due:
+            self._working = vital.spawn(self._scrub(), self._around.fatal)
 
     def _is_worth_it(self, behind_bytes: int) -> bool:
         """Reading a large snapshot costs as much as replaying as many frames, here and for who is
@@ -125,6 +140,7 @@ class FollowerSnapshots:
         """In one turn: no more is begun. `halted` waits for what runs."""
         self._halt.set()
         self.compacting.give_way()
+        self.healing.halt()
         if self._working is not None and not self._has_turn:
             self._working.cancel()
 
@@ -136,6 +152,7 @@ class FollowerSnapshots:
     def go_on(self) -> None:
         """After `halted`."""
         self._halt.clear()
+        self.healing.go_on()
 
     def end(self) -> None:
         """Halts for good, and shows nothing any more."""
@@ -172,8 +189,24 @@ class FollowerSnapshots:
         self._has_turn = True
         try:
             while await self._turns.step():
+                if self._halt.is_set() or self.trimming.is_due or self.healing.is_due:
+                    return
+        finally:
+            self._has_turn = False
+
+    async def _heal(self) -> None:
+        self._has_turn = True
+        try:
+            while await self.healing.step():
                 if self._halt.is_set() or self.trimming.is_due:
                     return
+        finally:
+            self._has_turn = False
+
+    async def _scrub(self) -> None:
+        self._has_turn = True
+        try:
+            await self.healing.scrubbing.step()
         finally:
             self._has_turn = False
 

@@ -28,6 +28,7 @@ from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.follower import SendSnapshot
 from oncelog_server.runtime.replica.follower_snapshots import FollowerSnapshots
 from oncelog_server.runtime.replica.following import Answer, Cut, Following, GiveUp, Phase
+from oncelog_server.runtime.replica.healing import Healing
 from oncelog_server.runtime.replica.receiving import Installs, Received, Receiving
 from oncelog_server.runtime.replica.settling import Settling
 from oncelog_server.runtime.replica.trimming import Trimming
@@ -73,7 +74,13 @@ class Followership:
         self._found_damage = found_damage
         self._following = self._anew(high_watermark)
         self._snapshots = FollowerSnapshots(
-            partition, role, journal, around, covered=self._covered, found_damage=found_damage
+            partition,
+            role,
+            journal,
+            around,
+            covered=self._covered,
+            agrees_in=lambda: self.agrees_in,
+            found_damage=found_damage,
         )
         self._receiving = Receiving(
             partition,
@@ -121,6 +128,16 @@ class Followership:
     @property
     def compacting(self) -> Compacting:
         return self._snapshots.compacting
+
+    @property
+    def healing(self) -> Healing:
+        return self._snapshots.healing
+
+    @property
+    def agrees_in(self) -> int:
+        """The epoch, while this log is a beginning of the leader's; else 0."""
+        agrees = self._following.phase is Phase.COPYING and not self.is_cutting
+        return self._target.epoch if agrees and not self._is_over else 0
 
     def _anew(self, high_watermark: int) -> Following:
         epoch = LeaderEpoch(self._target.epoch)

@@ -27,9 +27,10 @@ from oncelog_server.core.machine import EpochStart, Settled, Tick, needs_of
 from oncelog_server.core.ports import Outbox
 from oncelog_server.core.role import Role
 from oncelog_server.runtime.replica import replaying
-from oncelog_server.runtime.replica.compacting import Compacting
+from oncelog_server.runtime.replica.compacting import Compacting, Turns
 from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.followers import Followers
+from oncelog_server.runtime.replica.healing import Healing
 from oncelog_server.runtime.replica.projecting import Projecting
 from oncelog_server.runtime.replica.readers import Readers
 from oncelog_server.runtime.replica.replaying import Slice, record_of
@@ -41,6 +42,7 @@ from oncelog_server.runtime.replica.trimming import Trimming
 from oncelog_server.runtime.storage.frames import encoded_bytes
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.target import Lead
+from oncelogpb.errors import CorruptLog, Unavailable
 
 # A clock that is so much behind what a journal has seen is told to operators.
 CLOCK_BEHIND_MS: Final = 60_000
@@ -114,9 +116,16 @@ class Leadership:
             holes_are_damage=granted.unclean_epoch == 0,
         )
         self.compacting = Compacting(partition, role.settler(), journal, around, self.settling)
-        self._snapshots = Snapshots(
-            partition, journal, around, self.trimming, self.settling, self.compacting
+        self.healing = Healing(
+            partition,
+            role.settler(),
+            journal.data,
+            around,
+            agrees_in=lambda: self.agrees_in,
+            tombstones_below=lambda: self.compacting.asked.tombstones_below,
         )
+        turns = Turns(self.settling, self.compacting)
+        self._snapshots = Snapshots(partition, journal, around, self.trimming, turns, self.healing)
         self._settling_lag = SettlingLag(partition, journal, around.reporter)
         # When the oldest append that is not durable yet was made; 0 while all is durable.
         self._oldest_append_ms = 0
@@ -127,6 +136,12 @@ class Leadership:
     def high_watermark(self) -> int:
         """Exclusive: everything below is durable and may be seen."""
         return self._hw
+
+    @property
+    def agrees_in(self) -> int:
+        """The epoch, once its log is that of the epoch; else 0."""
+        has_begun = self.followers.book is not None and not self._is_over
+        return self.epoch if has_begun else 0
 
     # ------------------------------------------------------------------------------- its beginning
 
@@ -305,6 +320,7 @@ class Leadership:
             and not self.trimming.is_waiting
             and not self.settling.is_waiting
             and not self.compacting.is_waiting
+            and not self.healing.is_waiting
             and not self.settling.is_uncounted(self.machine.settled())
         )
 
@@ -418,6 +434,22 @@ class Leadership:
         """What the machine says of its committed log, and this replica makes of it."""
         says = self.machine.settled()
         return None if says is None else self.settling.decided(says)
+
+    def scrub(self) -> None:
+        """At rest, too, its data log is read through."""
+        self._snapshots.scrub()
+
+    def unreadable(self, error: CorruptLog) -> Unavailable | None:
+        """What readers wait for, where it will be healed. Else who leads next may have it."""
+        if self.healing.takes(error):
+            # It rests no more.
+            self._quiet_ticks = 0
+            return Unavailable(
+                f"{error.message}. They are being healed from another replica of partition "
+                f"{self._partition} ({self.healing.says or 'its turn comes'}); try again"
+            )
+        self.followers.unreadable(error)
+        return None
 
     def _could_begin_later(self) -> bool:
         """What the machine needs no more is worth a snapshot behind it."""

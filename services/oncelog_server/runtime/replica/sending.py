@@ -1,4 +1,5 @@
-"""Parts of what was before this log, for a replica that ends before it begins (`receiving`).
+"""Parts of what was before this log, for a replica that ends before it begins (`receiving`), and
+blocks for one that lacks them (`healing`).
 
 Left out: whether this process leads (`driver`), and the wire.
 """
@@ -25,7 +26,7 @@ async def read_part(
     """Off the loop. `tombstones_below`: up to which a pass of compaction may drop them now; None:
     nobody knows. Raises InvalidArgument where there is no such thing, CorruptLog,
     Unavailable."""
-    if not journal.log_start:
+    if not journal.log_start and wanted.content is not Content.BLOCKS:
         raise InvalidArgument("this log begins at 0: nothing was before it", field="content")
     parts = journal.snapshot_parts()
     # A pass may end while this is read: the part is no cleaner than that.
@@ -38,7 +39,7 @@ async def read_part(
     except OSError as error:
         raise Unavailable(f"what was before the log could not be read: {error}") from error
     offset = JournalOffset(parts.offset)
-    if wanted.content is Content.DATA:
+    if wanted.content in (Content.DATA, Content.BLOCKS):
         data = journal.data
         rests_on = journal.allowance_at(max(data.settled_at, data.begun_at))
         said = data.cleanness

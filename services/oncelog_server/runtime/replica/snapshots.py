@@ -9,7 +9,7 @@ none that one was only to bring there.
 
 Slots go to the disk with each snapshot, and by themselves where many are held. By turns with both,
 what is in front of the log goes (`trimming`), what is readable is settled (`settling`), and what is
-superseded of that is taken out (`compacting`).
+superseded of that is taken out (`compacting`). It is looked at, and healed (`healing`).
 
 Invariants: a snapshot holds only what is below the HW when it is written, and stands only when the
 slots of all before it are durable; one at a time, and one of an epoch that is over is never written
@@ -25,9 +25,9 @@ from typing import Any, Final
 from oncelog_server.core import failpoints
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.machine import Machine, Snapshot, needs_of
-from oncelog_server.runtime.replica.compacting import Compacting, Turns
+from oncelog_server.runtime.replica.compacting import Turns
 from oncelog_server.runtime.replica.env import ReplicaEnv
-from oncelog_server.runtime.replica.settling import Settling
+from oncelog_server.runtime.replica.healing import Healing
 from oncelog_server.runtime.replica.trimming import Trimming
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.storage.slots import SLOTS_HELD_MAX, SLOTS_WORTH_A_FLUSH
@@ -50,14 +50,14 @@ class Snapshots:
         journal: Journal,
         around: ReplicaEnv,
         trimming: Trimming,
-        settling: Settling,
-        compacting: Compacting,
+        turns: Turns,
+        healing: Healing,
     ) -> None:
         self._partition = partition
         self._journal = journal
         self._trimming = trimming
-        self._settling = settling
-        self._turns = Turns(settling, compacting)
+        self._turns = turns
+        self._healing = healing
         self._clock = around.clock
         self._reporter = around.reporter
         self._offload = around.offload
@@ -82,6 +82,7 @@ class Snapshots:
             self._reporter.gauge("snapshot_failing", 0, partition=str(self._partition))
         self._captured = None
         self._turns.drop()
+        self._healing.drop()
 
     async def ended(self) -> None:
         """Returns when none is being written."""
@@ -127,8 +128,17 @@ class Snapshots:
             self._saving = asyncio.get_running_loop().create_task(self._flush_slots())
         elif self._wanted and self._trimming.is_due:
             self._saving = asyncio.get_running_loop().create_task(self._trim())
+        elif self._wanted and self._healing.is_due:
+            self._saving = asyncio.get_running_loop().create_task(self._heal())
         elif self._wanted and self._turns.is_due:
             self._saving = asyncio.get_running_loop().create_task(self._settle())
+        else:
+            self.scrub()
+
+    def scrub(self) -> None:
+        """About every second, or more seldom: where nothing else is to be done."""
+        if self._saving is None and self._wanted and self._healing.is_scrub_due:
+            self._saving = asyncio.get_running_loop().create_task(self._scrub())
 
     async def make_room_for_slots(self) -> None:
         """During a replay, which writes many. A disk that does not take them is borne with as long
@@ -182,7 +192,7 @@ class Snapshots:
             failpoints.reach("driver.snapshot.after")
             self._reporter.count("snapshots")
             self._trimming.snapshot_stood(offset, snapshot.needs)
-            self._settling.snapshot_stood(offset, snapshot.settled)
+            self._turns.settling.snapshot_stood(offset, snapshot.settled)
             self._worked()
         except OSError as error:
             self.is_owed = self._wanted
@@ -202,6 +212,22 @@ class Snapshots:
             while await self._turns.step():
                 if self._captured is not None or self._trimming.is_due or not self._wanted:
                     return
+                if self._healing.is_due:
+                    return
+        finally:
+            self._saving = None
+
+    async def _heal(self) -> None:
+        try:
+            while await self._healing.step():
+                if self._captured is not None or not self._wanted:
+                    return
+        finally:
+            self._saving = None
+
+    async def _scrub(self) -> None:
+        try:
+            await self._healing.scrubbing.step()
         finally:
             self._saving = None
 

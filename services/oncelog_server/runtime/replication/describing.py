@@ -13,6 +13,9 @@ from oncelog_server.runtime.replica.in_sync import InSync
 from oncelog_server.runtime.replica.state import Stage
 from oncelogpb.v1 import replication_pb2 as pb
 
+# Damaged ranges of one replica that are told.
+DAMAGED_TOLD_MAX: Final = 16
+
 _STAGES: Final = {
     Stage.CLOSED: pb.REPLICA_STAGE_CLOSED,
     Stage.STANDBY: pb.REPLICA_STAGE_STANDBY,
@@ -68,6 +71,24 @@ def _describe_settling(described: pb.ReplicaDescription, driver: Driver) -> None
         described.settled.auto = says.auto
         described.settled.why = settling.why(says)
         described.settled.mean_batch_bytes = settling.mean_bytes
+        _describe_damage(described.settled, driver)
+
+
+def _describe_damage(described: pb.SettledDescription, driver: Driver) -> None:
+    healing = driver.healing
+    if healing is None:
+        return
+    described.scrubbed_to = healing.scrubbing.scrubbed_to
+    described.healing = healing.says
+    described.damaged.extend(
+        pb.DamagedRecords(
+            first_offset=damage.first_offset,
+            end_offset=damage.end_offset,
+            file=damage.file,
+            position=damage.position,
+        )
+        for damage in driver.journal.data.damaged[:DAMAGED_TOLD_MAX]
+    )
 
 
 async def add_disk_use(described: pb.ReplicaDescription, driver: Driver | None) -> None:

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Any, Final, Protocol
 
 from oncelog_server.core.ids import BootId, Incarnation, PartitionId
-from oncelog_server.core.ports import Address, Peers, Reporter
+from oncelog_server.core.ports import Address, ClusterMetadata, Peers, Reporter
 from oncelog_server.core.wire import partition_id
 from oncelog_server.runtime import vital
 from oncelog_server.runtime.replica.dialog import Hears, Said, SnapshotPart
@@ -47,6 +47,26 @@ class Streams(Peers, Protocol):
     ) -> AsyncGenerator[Any, None]:
         """The replies, as they come; closing it ends the stream. Raises OncelogError."""
         ...
+
+
+def others_of(
+    view: ClusterMetadata, node_id: str, partition: PartitionId, epoch: int
+) -> Sequence[Address]:
+    """Processes of the other replicas of a partition, its leader first, as etcd shows them."""
+    known = view.partition(partition)
+    if known is None:
+        return ()
+    leader = None if known.leader is None else known.leader.node_id
+    runs = {node.node_id: node for node in view.nodes() if node.node_id != node_id}
+    here = [runs[name] for name in known.replicas if name in runs]
+    here.sort(key=lambda node: node.node_id != leader)
+    return [Address(node.node_id, node.boot_id, node.host, node.port, epoch) for node in here]
+
+
+def copies_of(view: ClusterMetadata, partition: PartitionId) -> int:
+    """Replicas of a partition, as etcd shows them."""
+    known = view.partition(partition)
+    return 0 if known is None else len(known.replicas)
 
 
 class Links:
@@ -97,6 +117,25 @@ class Links:
         link.task.cancel()
         self._ending.add(link.task)
         link.task.add_done_callback(self._ending.discard)
+
+    async def fetch_from(
+        self, to: Address, partition: PartitionId, wanted: PartOf, epoch: int
+    ) -> SnapshotPart:
+        """Of the replica of a process, in an epoch that both lead or follow. A call of its own, so
+        what is large holds up nobody's frames. Raises OncelogError."""
+        request = wire.snapshot_request(
+            partition, epoch, wanted, cluster_id=self.cluster_id, leader_boot_id=to.boot_id
+        )
+        reply = await self.streams.call(to, FETCH_SNAPSHOT, request, timeout_ms=SNAPSHOT_PART_MS)
+        self.require_meant(reply, to)
+        return wire.snapshot_part(reply)
+
+    def require_meant(self, reply: pb.FollowReply | pb.FetchSnapshotReply, to: Address) -> None:
+        """Raises Unavailable."""
+        if reply.cluster_id != self.cluster_id:
+            raise Unavailable(f"another cluster answers at the address of node {to.node_id}")
+        if reply.leader_boot_id != to.boot_id:
+            raise Unavailable(f"another process answers at the address of node {to.node_id}")
 
     async def stop(self) -> None:
         for link in tuple(self._links.values()):
@@ -192,20 +231,8 @@ class _Link:
             self._outgoing.say(message)
 
     async def fetch(self, partition: PartitionId, epoch: int, wanted: PartOf) -> SnapshotPart:
-        """A call of its own, so what is large holds up nobody's frames. Raises OncelogError."""
-        links = self._links
-        request = wire.snapshot_request(
-            partition,
-            epoch,
-            wanted,
-            cluster_id=links.cluster_id,
-            leader_boot_id=self.leader.boot_id,
-        )
-        reply = await links.streams.call(
-            self.leader, FETCH_SNAPSHOT, request, timeout_ms=SNAPSHOT_PART_MS
-        )
-        self._require_meant(reply)
-        return wire.snapshot_part(reply)
+        """Raises OncelogError."""
+        return await self._links.fetch_from(self.leader, partition, wanted, epoch)
 
     def _begin(self, dialog: _Dialog) -> None:
         if self._outgoing is not None and self._dialogs.get(dialog.partition) is dialog:
@@ -251,14 +278,8 @@ class _Link:
                 messages=messages,
             )
 
-    def _require_meant(self, reply: pb.FollowReply | pb.FetchSnapshotReply) -> None:
-        if reply.cluster_id != self._links.cluster_id:
-            raise Unavailable("another cluster answers at the leader's address")
-        if reply.leader_boot_id != self.leader.boot_id:
-            raise Unavailable("another process answers at the leader's address")
-
     def _hear(self, reply: pb.FollowReply) -> None:
-        self._require_meant(reply)
+        self._links.require_meant(reply, self.leader)
         for message in reply.messages:
             dialog = self._dialogs.get(partition_id(message.partition))
             if dialog is not None and message.dialog == dialog.number:

@@ -21,6 +21,7 @@ _CONTENTS: Final = {
     Content.TABLE: pb.SNAPSHOT_CONTENT_TABLE,
     Content.SLOTS: pb.SNAPSHOT_CONTENT_SLOTS,
     Content.DATA: pb.SNAPSHOT_CONTENT_DATA,
+    Content.BLOCKS: pb.SNAPSHOT_CONTENT_BLOCKS,
 }
 _CONTENT_OF: Final = {number: content for content, number in _CONTENTS.items()}
 

@@ -37,7 +37,6 @@ from oncelog_server.runtime.storage.data_file import (
     REWRITTEN_SUFFIX,
     DataFile,
     RewrittenFile,
-    corrupt,
 )
 from oncelog_server.runtime.storage.data_log import DataLog
 from oncelog_server.runtime.storage.data_walk import Damage, Extent, at_once, blocks_from
@@ -273,7 +272,7 @@ class DataCleaning:
             walk = blocks_from(extent, offset, READ_BYTES, below=extent.end_offset)
             found = at_once(walk, file.file)
             if isinstance(found, Damage):
-                raise corrupt(file, found)
+                raise self._log.found_damaged(file, found)
             if not found:
                 raise CorruptLog(f"{file.path} ends at offset {offset}", file=file.path, position=0)
             blocks += found

@@ -16,10 +16,9 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final
 
-from oncelog_server.runtime.storage.data_walk import Damage
 from oncelog_server.runtime.storage.port import Disk, File, read_all
 from oncelog_server.runtime.storage.segment import INDEX_SUFFIX, OffsetIndex
-from oncelogpb.errors import CorruptLog, OffsetOutOfRange
+from oncelogpb.errors import OffsetOutOfRange
 
 DATA_SUFFIX: Final = ".data"
 # Of a file that is to stand in the place of another.
@@ -300,13 +299,3 @@ class OpenDataFiles:
         if len(self._files) > self._count_max:
             _, oldest = self._files.popitem(last=False)
             oldest.rest()
-
-
-def corrupt(file: DataFile, damage: Damage) -> CorruptLog:
-    """Names file and byte, and the offsets that cannot be read."""
-    return CorruptLog(
-        f"{file.path} is damaged at byte {damage.position}: {damage.why}. Offsets "
-        f"{damage.first_offset} to {damage.end_offset} are not served from this replica",
-        file=file.path,
-        position=damage.position,
-    )

@@ -8,18 +8,18 @@ Invariants:
   * only what the note says is read: it is synced, and so is the note;
   * after a failed write or sync the bytes are in doubt: the log goes on in a new file, at
     `settled_end`. A file ends, for every reader, at the offset that names the next one;
-  * damage refuses the block that it is in, and nothing else (I26);
   * nothing in front goes before a durable note says where the log begins.
 
-`read` belongs to the event loop. All else blocks, raises OSError, and may run in a thread beside
-reads, one at a time. A log that nothing was ever appended to has no directory and costs nothing.
+All that changes it blocks, raises OSError, and may run in a thread beside reads, one at a time. A
+log that nothing was ever appended to has no directory and costs nothing.
 
-Left out: what is settled, when, and from what (`runtime/replica/settling`).
+Left out: how it is read (`data_view`); what is settled, when, and from what
+(`runtime/replica/settling`).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from errno import EBADF
 from itertools import chain, pairwise
@@ -39,29 +39,22 @@ from oncelog_server.runtime.storage.data_file import (
     DataFile,
     OpenDataFiles,
     RewrittenFile,
-    corrupt,
 )
 from oncelog_server.runtime.storage.data_note import NOT_KNOWN, DataNote
 from oncelog_server.runtime.storage.data_recovery import RecoveredData, recover_data
+from oncelog_server.runtime.storage.data_view import DataView
 from oncelog_server.runtime.storage.data_walk import (
-    Damage,
-    Extent,
     all_intact,
     at_once,
-    blocks_from,
-    bytes_from,
-    find_block,
-    off_the_loop,
 )
 from oncelog_server.runtime.storage.port import Disk
 from oncelog_server.runtime.storage.segment import SEGMENT_BYTES
-from oncelogpb.errors import CorruptLog, OffsetOutOfRange
 
 # In a replica's directory.
 DATA_DIRECTORY: Final = "data"
 
 
-class DataLog:
+class DataLog(DataView):
     """See the module. Made by `DataLog.open`."""
 
     def __init__(
@@ -72,16 +65,10 @@ class DataLog:
         recovered: RecoveredData,
         open_files: OpenDataFiles | None = None,
     ) -> None:
-        self.directory = directory
-        self.disk = disk
+        super().__init__(disk, directory, recovered.settled, recovered.files, open_files)
         # What a file has at most, but for one of a single block.
         self.segment_bytes = segment_bytes
         self._note = recovered.note
-        # What the note says.
-        self._settled = recovered.settled
-        # Ascending; never changed, but replaced, for readers hold it.
-        self._files = recovered.files
-        self._open_files = open_files or OpenDataFiles()
         # Where the next block begins: what is appended and not noted included.
         self._end = recovered.settled.settled_end
         self._unsynced: list[DataFile] = []
@@ -90,7 +77,6 @@ class DataLog:
         self._front: list[DataFile] = []
         # What stands in the place of these, and has not got its name yet.
         self._joined: tuple[DataFile, list[DataFile]] | None = None
-        self._history = 0
         self._in_doubt = self._closed = False
         self._has_directory = bool(recovered.files) or recovered.note.kept is not None
 
@@ -106,38 +92,6 @@ class DataLog:
         """Recovers it, or says that there is none yet. Blocking; reads the note, and what stands
         beyond. Raises UnknownFrame where a newer version wrote it, OSError."""
         return cls(disk, directory, segment_bytes, recover_data(disk, directory), open_files)
-
-    @property
-    def begin(self) -> int:
-        """Offset. What is below was deleted."""
-        return self._settled.begin
-
-    @property
-    def settled_end(self) -> int:
-        """Offset. What is below, and not deleted, is read here."""
-        return self._settled.settled_end
-
-    @property
-    def settled_at(self) -> int:
-        """Journal offset of the snapshot that the newest block was settled from, or above."""
-        return self._settled.settled_at
-
-    @property
-    def begun_at(self) -> int:
-        """Journal offset of a state that begins at `begin`, or behind: without it nobody says that
-        what is below was deleted. NOT_KNOWN: it stood somewhere in this journal."""
-        return self._settled.begun_at
-
-    @property
-    def compacted_to(self) -> int:
-        """Offset, at most the settled end: what a record below supersedes is gone."""
-        return max(self.begin, min(self._settled.compacted_to, self.settled_end))
-
-    @property
-    def cleanness(self) -> Cleanness:
-        """What was taken out."""
-        said = self._settled
-        return Cleanness(said.compacted_to, said.tombstones_to, said.holes_below)
 
     def note_cleanness(self, cleanness: Cleanness) -> None:
         """Durably, whichever slot of the note rots. What is not noted is given up. Raises
@@ -294,97 +248,14 @@ class DataLog:
         elif self._settled.beyond_goes:
             self._remove_beyond()
 
-    # -------------------------------------------------------------------------------------- reads
-
-    async def read(
-        self, from_offset: int, max_bytes: int, *, below: int | None = None
-    ) -> list[Block]:
-        """Blocks from the one that holds `from_offset`, as far as they end at or before `below`
-        (None: the settled end): up to `max_bytes`, and at least one if there is one; often fewer
-        than there are.
-
-        Raises OffsetOutOfRange below `begin`; CorruptLog, which names file and byte; OSError.
-        """
-        end = self.settled_end if below is None else min(below, self.settled_end)
-        if from_offset < self.begin:
-            raise self._deleted(from_offset)
-        if from_offset >= end:
-            return []
-        while True:
-            file, extent = self._holding(from_offset)
-            try:
-                opened = file.file
-                self._open_files.use(file)
-                walk = blocks_from(extent, from_offset, max_bytes, below=end)
-                found = await off_the_loop(walk, self.disk, opened)
-            except OffsetOutOfRange:
-                found = None
-            if isinstance(found, list):
-                return found
-            if from_offset < self.begin:
-                raise self._deleted(from_offset)
-            if file in self._files:
-                assert found is not None, "only a file that went is refused"
-                raise corrupt(file, found)
-            # It was replaced, or cut, meanwhile.
-            end = min(end, self.settled_end)
-            if from_offset >= end:
-                return []
-
-    def parts_from(self, offset: int, max_bytes: int) -> bytes:
-        """The same blocks as they stand on the disk, for `append_copied` of another replica; b""
-        at the settled end. Blocking; may run in a thread. Raises as `read` does."""
-        if offset >= self.settled_end:
-            return b""
-        if offset < self.begin:
-            raise self._deleted(offset)
-        file, extent = self._holding(offset)
-        found = at_once(bytes_from(extent, offset, max_bytes), file.file)
-        if isinstance(found, Damage):
-            raise corrupt(file, found)
-        return found
-
-    def damaged_at(self, offset: int) -> tuple[int, int] | None:
-        """The offsets around this one that no block serves that is intact: half-open. None: one
-        does. Blocking; may run in a thread. Raises OSError."""
-        if not self.begin <= offset < self.settled_end:
-            return None
-        try:
-            file, extent = self._holding(offset)
-        except CorruptLog:
-            return self.begin, min(self._first_base, self.settled_end)
-        found = at_once(find_block(extent, offset), file.file)
-        return (found.first_offset, found.end_offset) if isinstance(found, Damage) else None
-
-    @property
-    def files(self) -> list[tuple[int, str]]:
-        """Where each begins, and its path."""
-        return [(file.base, file.path) for file in self._files]
-
-    def _deleted(self, offset: int) -> OffsetOutOfRange:
-        return OffsetOutOfRange(
-            f"the data log begins at {self.begin}, not at {offset}", start=self.begin
-        )
-
-    def _holding(self, offset: int) -> tuple[DataFile, Extent]:
-        """The file that has a block of an offset below the settled end, and what of it counts."""
-        files = self._files
-        number = bisect_right(files, offset, key=lambda file: file.base) - 1
-        if number < 0:
-            raise CorruptLog(
-                f"{self.directory} has no file for offset {offset}", file=self.directory, position=0
-            )
-        file = files[number]
-        end = self.settled_end
-        if number + 1 < len(files):
-            end = min(end, files[number + 1].base)
-        return file, Extent(file.base, end, file.size, file.index)
-
-    def replace(self, blocks: Sequence[Block]) -> None:
+    def replace(self, blocks: Sequence[Block], *, donor: Cleanness | None = None) -> None:
         """Puts these in the place of what stands in one file of the offsets that they cover: damage
         (`damaged_at`) or a part of it, or whole blocks. Durable when it returns; readers have what
         was or what is. What is not noted is given up. Blocking. Raises ValueError where they do not
-        fit there, OSError: then nothing changes."""
+        fit there, OSError: then nothing that is read changes.
+
+        `donor`: what was taken out of the data log that they are of, where that is another one's.
+        It is noted before they are there."""
         self._settle_doubts()
         first, end = blocks[0].first_offset, blocks[-1].end_offset
         if any(one.end_offset != two.first_offset for one, two in pairwise(blocks)):
@@ -393,7 +264,7 @@ class DataLog:
             raise ValueError(f"offsets {first} to {end} are not in the data log")
         new = [(block.first_offset, b"".join(encode_block(block))) for block in blocks]
         if not self._files or first < self._first_base:
-            self._put_in_front(first, end, new)
+            self._put_in_front(first, end, new, donor)
             return
         file, extent = self._holding(first)
         kept = at_once(all_intact(extent), file.file)
@@ -403,6 +274,7 @@ class DataLog:
         fits = all(first <= it.step.first_offset and it.step.end_offset <= end for it in replaced)
         if not fits or end > extent.end_offset:
             raise ValueError(f"offsets {first} to {end} are no whole blocks of {file.path}")
+        self._note_cleanness(self._cleanness_with(donor, first, end))
         if self._grows(file):
             # It takes no more: the note speaks of a place in it that will be another.
             self._save(self._settled._replace(base=self.settled_end, position=0))
@@ -416,33 +288,33 @@ class DataLog:
         self._files = tuple(anew if it is file else it for it in self._files)
         self._history += 1
         file.retire()
+        self._known_damage.forget(first, end)
 
-    def _put_in_front(self, first: int, end: int, new: list[tuple[int, bytes]]) -> None:
-        """Of a file that is gone."""
+    def _put_in_front(
+        self, first: int, end: int, new: list[tuple[int, bytes]], donor: Cleanness | None
+    ) -> None:
+        """Of a file that is gone: from its begin on, so that what is left of it is in one piece."""
         lost_to = self._first_base
-        if end != lost_to or first > self.begin:
+        if end > lost_to or first > self.begin:
             raise ValueError(f"what lacks are the offsets {self.begin} to {lost_to}")
+        noted = self._cleanness_with(donor, first, end)
+        self._note_cleanness(noted)
         anew = DataFile.written_anew(self.disk, self.directory, first, new)
         self._files = (anew, *self._files)
         self._history += 1
+        self._known_damage.forget(self.begin, lost_to)
+
+    def _cleanness_with(self, donor: Cleanness | None, first: int, end: int) -> Cleanness:
+        """Once these offsets are as the donor has them. Raises ValueError where that must not
+        be."""
+        if donor is None:
+            return self.cleanness
+        noted = self.cleanness.with_part_inside(donor, first=first, end=end)
+        if noted is None:
+            raise ValueError(f"offsets {first} to {end} of {donor} do not fit {self.cleanness}")
+        return noted
 
     # ------------------------------------------------------------------------- rewritten as a whole
-
-    @property
-    def history(self) -> int:
-        """Another one whenever files were changed otherwise than by what is appended."""
-        return self._history
-
-    def spans(self) -> Sequence[tuple[DataFile, int]]:
-        """All files that have blocks below the settled end, ascending, and where each ends. Raises
-        CorruptLog where the first one lacks."""
-        if self.begin < self.settled_end:
-            self._holding(self.begin)
-        files, end = self._files, self.settled_end
-        # Of a log of which all was deleted there is none.
-        ends = [*(file.base for file in files[1:]), end][: len(files)]
-        spans = zip(files, ends, strict=True)
-        return [(file, min(behind, end)) for file, behind in spans if file.base < end]
 
     def seal(self) -> None:
         """No file that is there takes another block. What is not noted is given up. Raises
@@ -461,6 +333,8 @@ class DataLog:
         assert end == anew.end, "it covers what they do"
         assert not any(self._grows(file) for file in old), "`seal` first"
         joined = anew.stand_beside(is_joined=count > 1)
+        # It was written from what is intact.
+        self._known_damage.forget(anew.base, anew.end)
         self._files = (*self._files[:first], joined, *self._files[first + count :])
         self._joined = (joined, list(old))
         self._finish_join()
@@ -555,10 +429,6 @@ class DataLog:
         """What is deleted is not here, and no note says that it was."""
         return self.begin < min(offset, self._first_base)
 
-    @property
-    def _first_base(self) -> int:
-        return self._files[0].base if self._files else self.settled_end
-
     def remove_before(self, offset: int, *, begun_at: int) -> None:
         """What is below was deleted, as the state at the journal offset `begun_at` says: files that
         are wholly below go, front to back. Where even the settled end is below, all go, and the
@@ -581,11 +451,6 @@ class DataLog:
             self._front.pop(0)
 
     # ------------------------------------------------------------------------------------- its end
-
-    def disk_bytes(self) -> int:
-        """What its files take. Blocking. Raises OSError."""
-        names = self.disk.list(self.directory)
-        return sum(self.disk.taken_bytes(f"{self.directory}/{name}") for name in names)
 
     def close(self) -> None:
         """What was not noted is given up by the next start."""

@@ -171,6 +171,32 @@ def bytes_from(extent: Extent, from_offset: int, max_bytes: int) -> Walk[bytes |
     return b"".join(parts)
 
 
+class Checked(NamedTuple):
+    """Blocks that are intact."""
+
+    # Of the last one.
+    end_offset: int
+    # All of them, bytes.
+    size: int
+
+
+def check_from(extent: Extent, from_offset: int, max_bytes: int) -> Walk[Checked | Damage]:
+    """Verifies blocks from the one that holds `from_offset` on: up to `max_bytes`, and at least
+    one. Raises BlockTooNew."""
+    window = _Window(extent.size, max_bytes)
+    position = yield from _find(extent, window, from_offset)
+    if isinstance(position, Damage):
+        return position
+    begin, following = position, from_offset
+    while following < extent.end_offset and position - begin < max_bytes:
+        step = yield from _verified(window, position)
+        if step is None or (position > begin and step.first_offset != following):
+            # The next one looks around it.
+            break
+        position, following = position + step.length, step.end_offset
+    return Checked(following, position - begin)
+
+
 def find_block(extent: Extent, offset: int) -> Walk[Stored | Damage]:
     """The intact block that holds an offset, or what lacks around it. Raises BlockTooNew."""
     window = _Window(extent.size, READ_BYTES_MIN)

@@ -5,6 +5,7 @@
     TABLE     rows of one chunk of a table (`tables`); the file says which chunks there are, and how
               many of the rows belong to it
     DATA      blocks of the data log, from the one that holds an offset on (`data_log`)
+    BLOCKS    the same of a log that may begin at 0, for a replica in which they are damaged
     SLOTS     slots of one name, each with its journal offset (8 bytes, little-endian) in front
 
 Each part goes under the CRCs that it was written with, and whoever gets it compares them: so what
@@ -39,6 +40,7 @@ class Content(Enum):
     TABLE = "table"
     SLOTS = "slots"
     DATA = "data"
+    BLOCKS = "blocks"
 
 
 class PartOf(NamedTuple):
@@ -99,7 +101,7 @@ class SnapshotParts:
                 slots, end = self._slots[wanted.name], self.offset
                 data, following = slots.stored(wanted.position, end, max_bytes=PART_BYTES_MAX)
                 return Part(data, following if following < end else None)
-            case Content.DATA:
+            case Content.DATA | Content.BLOCKS:
                 # Where it goes on says the last block.
                 if wanted.position < self._data.begin:
                     return Part(b"", None)
