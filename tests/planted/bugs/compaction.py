@@ -12,6 +12,8 @@ PASS: Final = f"{STORAGE}.data_cleaning:DataCleaning"
 WHEN: Final = "oncelog_server.runtime.replica.compacting:Compacting"
 RECEIVING: Final = "oncelog_server.runtime.replica.receiving_data:ReceivingData"
 ROLE: Final = "oncelog_server.partition_leader"
+SETTLING: Final = "oncelog_server.runtime.replica.settling:Settling"
+OVER_THE_JOURNAL: Final = "partition_leader/test_compacting_over_the_journal"
 
 
 def _pass(test: str) -> str:
@@ -204,7 +206,7 @@ BUGS: Final = (
         (
             Edit(
                 f"{WHEN}._is_behind_point",
-                "return data.compacted_to < min(self.asked.compacted_below, data.settled_end)",
+                "return data.settled_end >= min(point, counted.end)",
                 "return False",
             ),
         ),
@@ -212,6 +214,61 @@ BUGS: Final = (
             _when("test_i33_who_is_behind_the_point_begins_at_once"): (
                 "it was not compacted within that time"
             ),
+        },
+    ),
+    Bug(
+        "compacted-to-the-point-before-all-of-it-is-settled",
+        "who is behind the point makes one pass, and not one for each step of settling",
+        (
+            Edit(
+                f"{WHEN}._is_behind_point",
+                "return data.settled_end >= min(point, counted.end)",
+                "return True",
+            ),
+        ),
+        {
+            _when("test_who_is_behind_the_point_compacts_once_all_below_it_is_settled"): (
+                "it waits"
+            ),
+        },
+    ),
+    Bug(
+        "leader-behind-the-point-waits-for-a-snapshot",
+        "I33: a leader that refuses reads below the point makes the snapshot that ends that",
+        (Edit(f"{WHEN}.lacks_snapshot", "max(self._data.compacted_to,", "max(point,"),),
+        {
+            unit(
+                OVER_THE_JOURNAL,
+                "test_i33_a_leader_behind_the_point_comes_to_it_within_seconds[later0]",
+            ): "its readers wait"
+        },
+    ),
+    Bug(
+        "leader-behind-the-point-makes-snapshots-without-end",
+        "a leader that is behind the point makes one snapshot for it",
+        (Edit(f"{WHEN}.lacks_snapshot", "self.asked.compacted_below)", "0)"),),
+        {
+            unit(
+                OVER_THE_JOURNAL,
+                "test_i33_a_leader_behind_the_point_comes_to_it_within_seconds[later0]",
+            ): "one says so, and one is for the front"
+        },
+    ),
+    Bug(
+        "what-was-compacted-is-settled-no-more",
+        "I33: what others have removed comes into blocks, whatever is wanted by then",
+        (
+            Edit(
+                f"{SETTLING}._wanted_end",
+                "min(settled.end, settled.compaction.compacted_below)",
+                "0",
+            ),
+        ),
+        {
+            unit(
+                OVER_THE_JOURNAL,
+                "test_i33_a_leader_behind_the_point_comes_to_it_within_seconds[later2]",
+            ): "its readers wait"
         },
     ),
     Bug(

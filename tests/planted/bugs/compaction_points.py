@@ -124,22 +124,6 @@ BUGS: Final = (
         {story("partition_leader/a_clock_that_jumps_lets_no_tombstone_go"): "tombstones below"},
     ),
     Bug(
-        "what-was-compacted-is-settled-no-more",
-        "what others have removed is served from what is settled alone, whatever is set later",
-        (
-            Edit(
-                f"{LEADER}.machine:PartitionMachine.settled",
-                "self.settings.is_settled or self.compaction.compacted_below > 0",
-                "self.settings.is_settled",
-            ),
-        ),
-        {
-            unit(
-                POINTS, "test_what_is_compacted_no_more_stays_settled_and_is_told_as_far_as_it_was"
-            ): "what others have removed is served from nowhere else"
-        },
-    ),
-    Bug(
         "compacted-topic-deletes-by-age",
         "what is compacted alone is deleted by nothing",
         (

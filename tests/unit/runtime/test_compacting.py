@@ -35,12 +35,13 @@ class Says:
 
     def __init__(self) -> None:
         self.compaction = WANTED
+        self.end = 0
         self.is_due = self.is_waiting = False
         self.steps = 0
 
     @property
     def counted(self) -> Settled:
-        return Settled(wanted=True, compaction=self.compaction)
+        return Settled(end=self.end, wanted=True, compaction=self.compaction)
 
     async def step(self) -> bool:
         self.steps += 1
@@ -163,6 +164,21 @@ def test_i33_who_is_behind_the_point_begins_at_once(wanted: bool) -> None:
         replica.says.compaction = Compaction(wanted, 10 * COMPACT_AT_LAST_MS, compacted_below=3)
         await replica.compacted(3, within_ms=1_000)
         assert held(replica.data) == must_be(SMALL, 3, 0)
+
+    story(tell)
+
+
+def test_who_is_behind_the_point_compacts_once_all_below_it_is_settled() -> None:
+    """Each pass writes all anew: one is enough."""
+
+    async def tell(replica: Replica) -> None:
+        replica.says.compaction, replica.says.end = Compaction(False, 0, compacted_below=30), 40
+        for _ in range(2):
+            replica.settle(large(10))
+            await replica.goes_on(for_ms=LOOK_EVERY_MS)
+        replica.settle(large(10))
+        await replica.compacted(30, within_ms=1_000)
+        assert held(replica.data) == must_be([*large(10), *large(10), *large(10)], 30, 0)
 
     story(tell)
 

@@ -7,7 +7,7 @@ the same, each for itself, from what snapshots that stand say (`settling`):
 
 *Dirty* is what is settled and was not compacted since. *The point* is journaled by a leader that is
 compacted so far: who leads next serves nothing below it that it has not compacted itself, so who is
-behind it begins at once.
+behind it begins at once, and a leader makes the snapshot that says so (`lacks_snapshot`).
 
 Invariants:
   * one pass runs at a time in a process, for it holds a map of keys in memory;
@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 
 from oncelog_server.core import failpoints
 from oncelog_server.core.ids import PartitionId
-from oncelog_server.core.machine import Compaction
+from oncelog_server.core.machine import Compaction, Settled
 from oncelog_server.core.settling import Settler
 from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.settling import (
@@ -123,8 +123,22 @@ class Compacting:
     def _is_behind_point(self) -> bool:
         """Also where compaction is wanted no more: below the point nobody serves what is
         superseded."""
-        data = self._data
-        return data.compacted_to < min(self.asked.compacted_below, data.settled_end)
+        data, counted = self._data, self._settling.counted
+        if counted is None:
+            return False
+        point = counted.compaction.compacted_below
+        if data.compacted_to >= min(point, data.settled_end):
+            return False
+        # One pass, once all that it is for is settled.
+        return data.settled_end >= min(point, counted.end)
+
+    def lacks_snapshot(self, known: Settled | None) -> bool:
+        """`known`: what the leader's machine says. It knows of a point to which nothing is
+        compacted here, which no snapshot says: until one does, reads below are refused."""
+        if known is None or not self._settling.has_looked:
+            return False
+        point = known.compaction.compacted_below
+        return max(self._data.compacted_to, self.asked.compacted_below) < point
 
     @property
     def _is_worth_a_look(self) -> bool:

@@ -322,6 +322,7 @@ class Leadership:
             and not self.compacting.is_waiting
             and not self.healing.is_waiting
             and not self.settling.is_uncounted(self.machine.settled())
+            and not self.compacting.lacks_snapshot(self.machine.settled())
         )
 
     def wake(self) -> None:
@@ -461,8 +462,10 @@ class Leadership:
         return trimming.makes_room()
 
     def _lacks_snapshot(self) -> bool:
-        is_uncounted = self.settling.is_uncounted(self.machine.settled())
-        return self.settling.lacks_snapshot(has_uncounted=is_uncounted)
+        known = self.machine.settled()
+        if self.compacting.lacks_snapshot(known):
+            return True
+        return self.settling.lacks_snapshot(has_uncounted=self.settling.is_uncounted(known))
 
     def advanced(self) -> asyncio.Future[None]:
         """See the Replica port. One future serves all who wait, so each gets it shielded."""

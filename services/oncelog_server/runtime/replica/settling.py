@@ -88,7 +88,7 @@ class Settling:
         self._worth = Worth(settles=self._data.settled_end > 0)
         # Offset of the snapshot that was weighed last.
         self._weighed: int | None = None
-        self._has_looked = False
+        self._has_looked_for_hole = False
         # Records that were settled, and are nowhere, as far as that was found.
         self._missing = 0
         # Why nothing is settled, as operators were told; "": nothing is in its way.
@@ -113,6 +113,11 @@ class Settling:
         if self._standing is None or self._begins_too_late or self._may_look_for_hole:
             return True
         return self._is_unweighed or self._has_deleted or self._is_behind
+
+    @property
+    def has_looked(self) -> bool:
+        """It knows which snapshots stand."""
+        return self._standing is not None
 
     @property
     def counted(self) -> Settled | None:
@@ -277,7 +282,7 @@ class Settling:
     @property
     def _may_look_for_hole(self) -> bool:
         newest = self._newest
-        if self._has_looked or self._settler is None or newest is None:
+        if self._has_looked_for_hole or self._settler is None or newest is None:
             return False
         return self._tells_all_that_went(newest)
 
@@ -286,7 +291,7 @@ class Settling:
         newest, journal, settler = self._newest, self._journal, self._settler
         assert newest is not None, "it may look"
         assert settler is not None, "it may look"
-        self._has_looked = True
+        self._has_looked_for_hole = True
         hole = await find_hole(newest, journal, settler, self._around.offload)
         if hole is None:
             return
