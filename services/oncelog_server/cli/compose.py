@@ -350,6 +350,7 @@ def limits_of(config: NodeConfig) -> NodeLimits:
         tick_ms=config.tick_ms,
         tail_bytes_max=config.tail_bytes_max,
         control_journal_bytes_max=config.control_journal_bytes_max,
+        compaction_map_bytes=config.compaction_map_bytes,
         rack=config.rack,
         external=config.external,
     )

@@ -98,8 +98,7 @@ def _limit(
 
 _PROCESS: Final = Section(
     "every process",
-    "`node.inflight_bytes_max`, `node.streams_max`, `node.connections_max`, `node.tail_bytes_max` "
-    "and `node.control_journal_bytes_max` are settings; the others are fixed "
+    "Those of `runtime/node_config.py` are settings (`node.<name>`); the others are fixed "
     "(`runtime/rpc/limits.py` and the modules that hold them).",
     (
         *_settings(
@@ -121,6 +120,7 @@ _PROCESS: Final = Section(
             node_config.NodeConfig,
             ("tail_bytes_max", "older ones are read from disk", "oncelog_node_tail_bytes"),
             ("control_journal_bytes_max", "outcomes are told without their parts", ""),
+            ("compaction_map_bytes", "another pass goes on with more keys", ""),
         ),
         _limit(
             "metadata_names_max",

@@ -367,6 +367,7 @@ class Node:
                 failed=self._replica_failed,
                 fatal=self._fail,
                 control_journal_bytes_max=self._limits.control_journal_bytes_max,
+                compaction_map_bytes=self._limits.compaction_map_bytes,
                 configs_of=configs_of,
             )
 

@@ -97,6 +97,10 @@ class NodeConfig:
     # Memory for the newest frames of all journals, bytes: readers who keep up are served from it.
     # Less: readers who lag read from disk. At most 4 MiB of it are one journal's.
     tail_bytes_max: int = 256 * MIB
+    # Memory for the keys of a pass of compaction, bytes, of which a process makes one at a time: 32
+    # for each key, a quarter of them free. Less: a log with more keys takes more passes, of which
+    # each writes it anew.
+    compaction_map_bytes: int = 64 * MIB
     # How often timers are looked at, milliseconds.
     tick_ms: int = 100
     # Prometheus endpoint, host:port; port 0 takes a free one, empty: none. Danger: it names topics'
@@ -129,6 +133,7 @@ class NodeConfig:
             "segment_bytes",
             "snapshot_every_bytes",
             "control_journal_bytes_max",
+            "compaction_map_bytes",
             "tick_ms",
             "tail_bytes_max",
             "inflight_bytes_max",

@@ -10,6 +10,7 @@ from oncelog_server.core.ports import Clock, Peers, Reporter
 from oncelog_server.runtime.access.guard import Guard
 from oncelog_server.runtime.etcd.port import Etcd
 from oncelog_server.runtime.leadership.lease import BlockingRenewals
+from oncelog_server.runtime.replica.env import COMPACTION_MAP_BYTES
 from oncelog_server.runtime.replication.links import Streams
 from oncelog_server.runtime.storage.port import Disk
 
@@ -67,6 +68,8 @@ class NodeLimits:
     tail_bytes_max: int
     # Of a journal that nothing needs and that is worth keeping.
     control_journal_bytes_max: int = 4 << 30
+    # For the keys of a pass of compaction.
+    compaction_map_bytes: int = COMPACTION_MAP_BYTES
     rack: str = ""
     # What callers from outside connect to, if they can.
     external: tuple[str, int] | None = None

@@ -12,12 +12,14 @@ import pytest
 
 from oncelog.options import ConnectOptions, ConsumerOptions, ProducerOptions, TableOptions
 from oncelog_server.cli import limits
+from oncelog_server.cli.compose import limits_of
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.offset_manager.config import OffsetManagerConfig
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.runtime.node_config import NodeConfig
 from oncelog_server.runtime.observe import catalogue
 from oncelog_server.runtime.observe.catalogue import MetricKind
+from oncelog_server.runtime.outside import NodeLimits
 from oncelog_server.runtime.rpc.limits import RpcLimits
 from oncelogpb.errors import BY_REASON
 
@@ -31,6 +33,17 @@ def test_the_document_has_the_table() -> None:
     written = (ROOT / "docs" / "operating.md").read_text()
     again = limits.written_into(written)
     assert written == again, "run: python -m oncelog_server.cli.limits docs/operating.md"
+
+
+def test_what_the_node_needs_of_its_settings_reaches_it() -> None:
+    """Also what has a default there."""
+    config = NodeConfig()
+    for field in dataclasses.fields(NodeLimits):
+        value = getattr(config, field.name, None)
+        if type(value) is int:
+            more: dict[str, Any] = {field.name: value + 1}
+            changed = dataclasses.replace(config, **more)
+            assert getattr(limits_of(changed), field.name) == value + 1, field.name
 
 
 @pytest.mark.parametrize(
