@@ -144,7 +144,11 @@ BUGS: Final = (
                 "pass",
             ),
         ),
-        {_pass("test_a_join_that_a_kill_cut_off_is_finished_by_the_next_start"): ""},
+        {
+            _pass("test_a_join_that_a_kill_cut_off_is_finished_by_the_next_start"): (
+                "what was joined is read by the next start"
+            )
+        },
     ),
     Bug(
         "pass-goes-on-over-other-files",

@@ -205,7 +205,9 @@ class Compactor:
             assert not (is_keyless and place.topic == LATEST), "a record without a key was taken"
         except errors.OncelogError as error:
             if not error.may_have_applied:
-                attempt.fate = Fate.ABORTED
+                # Where the policy changes on the way, batches before the refused one may be taken.
+                if not (is_keyless and place.topic == CHANGING):
+                    attempt.fate = Fate.ABORTED
                 if is_keyless:
                     day.world.moments.add(KEYLESS_REFUSED)
                     return

@@ -388,7 +388,8 @@ def test_a_join_that_a_kill_cut_off_is_finished_by_the_next_start() -> None:
     joined = held(log)
     assert joined[-1] == Kept(19, *OFTEN[19]), "readers have the joined one"
     copy = disk.reopen()
-    assert held(open_data(copy, segment_bytes=SEGMENT_BYTES)) == joined
+    found = held(open_data(copy, segment_bytes=SEGMENT_BYTES))
+    assert found == joined, "what was joined is read by the next start"
     assert not [name for name in copy.list(DIRECTORY) if name.endswith(".joined")]
 
 
