@@ -108,4 +108,38 @@ BUGS: Final = (
             ): "'settled records are missing' not in",
         },
     ),
+    Bug(
+        "settling-keeps-what-a-cut-took-back",
+        "I25: no deletion is done that the journal was cut of",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.follower_snapshots:FollowerSnapshots.go_on",
+                "self.settling.begin_anew()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_follower_snapshots",
+                "test_i25_a_deletion_that_is_cut_with_the_journal_is_not_done_by_a_snapshot_that_went",
+            ): "what a state that was taken back deleted is there",
+        },
+    ),
+    Bug(
+        "trimming-keeps-what-a-cut-took-back",
+        "I25: frames that were let go of by what was cut are needed again",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.follower_snapshots:FollowerSnapshots.go_on",
+                "self.trimming.begin_anew()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_follower_snapshots",
+                "test_i25_a_deletion_that_is_cut_with_the_journal_is_not_done_by_a_snapshot_that_went",
+            ): "nobody says that less is needed",
+        },
+    ),
 )

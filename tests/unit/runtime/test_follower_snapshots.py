@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from oncelog_server.core.frame import Frame
+from oncelog_server.core.machine import Compaction, Needs, Settled, Snapshot
 from oncelog_server.runtime.replica import follower_snapshots, snapshots
+from oncelog_server.runtime.replica.follower_snapshots import FollowerSnapshots
 from oncelog_server.runtime.replica.snapshots import SNAPSHOT_RETRY_MS
 from oncelog_server.runtime.replica.state import Stage
 from oncelog_server.runtime.target import StandBy
@@ -19,6 +21,8 @@ from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.runtime.bench import PARTITION, Bench
 from tests.unit.runtime.counter import Add, Added, CounterCodec
 from tests.unit.runtime.test_followers import Trio, flip_a_bit
+from tests.unit.runtime.test_receiving_data import Settles
+from tests.unit.storage.cleaned_logs import unit_of
 
 EVERY_BYTES = 4_000
 FRAMES = 300
@@ -446,3 +450,50 @@ def test_what_a_follower_would_replay_is_shown_while_it_follows() -> None:
         assert two.reporter.gauges[gauge] == 0, "it says this for ever"
 
     story(tell)
+
+
+def test_i25_a_deletion_that_is_cut_with_the_journal_is_not_done_by_a_snapshot_that_went() -> None:
+    """Whatever was read of snapshots before the cut."""
+    loop = VirtualTimeLoop()
+
+    async def main() -> None:
+        bench = Bench(loop)
+        await bench.lead()
+        for number in range(30):
+            await bench.driver.submit(Add(number))
+        bench.depose()
+        await bench.driver.settled()
+        journal, data = bench.journal, bench.journal.data
+        for at in range(4):
+            data.append([unit_of(at, [(b"%d" % at, b"v")])])
+            data.sync_and_note(2 * at + 2)
+            data.seal()
+        says = Settled(3, 4, 20, wanted=True, compaction=Compaction(True, 0, 2))
+        journal.save_snapshot(20, Snapshot(b"", {}, needs=Needs(20, 20), settled=says))
+        follower = FollowerSnapshots(
+            PARTITION,
+            Settles(),
+            journal,
+            bench.around,
+            covered=lambda: journal.log_end,
+            agrees_in=lambda: 1,
+            found_damage=lambda error: None,
+        )
+        await follower.settling.step()
+        await follower.trimming.step()
+        assert follower.settling.counted == says
+        assert follower.trimming.needs.needed_from == 20
+        follower.halt()
+        await follower.halted()
+        assert data.begin == 0, "it was not its turn yet"
+        journal.cut(12)
+        follower.go_on()
+        for _ in range(10):
+            await follower.settling.step()
+            await asyncio.sleep(1)
+        assert data.begin == 0, "what a state that was taken back deleted is there"
+        assert follower.compacting.asked == Compaction(), "no snapshot stands"
+        assert follower.trimming.needs.needed_from == 0, "nobody says that less is needed"
+        follower.end()
+
+    run(main(), loop)

@@ -150,7 +150,10 @@ class FollowerSnapshots:
             await asyncio.wait([self._working])
 
     def go_on(self) -> None:
-        """After `halted`."""
+        """After `halted`, and where the log was cut, or is another one. What was known of its
+        snapshots may be of states that were taken back."""
+        self.trimming.begin_anew()
+        self.settling.begin_anew()
         self._halt.clear()
         self.healing.go_on()
 

@@ -236,6 +236,14 @@ class Settling:
             return False
         return self._journal.bytes_from(self._journal.snapshot_offset) < frames * SMALL_BYTES
 
+    def begin_anew(self) -> None:
+        """The journal was cut, or is another one: what its snapshots said may have gone with them.
+        Not beside a step."""
+        self._standing = None if self._settler is not None else []
+        self._source = self._weighed = self._uncounted = None
+        self._worth = Worth(settles=self._data.settled_end > 0)
+        self.reached_at = 0
+
     # ------------------------------------------------------------------------------------ a step
 
     async def step(self) -> bool:

@@ -109,6 +109,12 @@ class Trimming:
         self._needs = Needs(*(max(pair) for pair in zip(old, needs, strict=True)))
         self._journal.slots.let_go(needs.slots_from)
 
+    def begin_anew(self) -> None:
+        """The journal was cut, or is another one: what its snapshots said may have gone with them.
+        Not beside a step."""
+        self._needs = self._sample = None
+        self._settled, self._said_at, self._settled_at = Needs(), 0, 0
+
     # ------------------------------------------------------------------------------ what is due
 
     @property
