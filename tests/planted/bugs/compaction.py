@@ -29,6 +29,16 @@ AS_IT_SAYS: Final = "as the records say"
 
 BUGS: Final = (
     Bug(
+        "damage-below-the-point-kept-to-itself",
+        "I26: what keeps a leader behind the point is healed, or another one leads",
+        (Edit(f"{WHEN}.step", "self._found_damage(error)", "pass"),),
+        {
+            _when(
+                "test_damage_below_the_point_is_handed_on_for_no_reader_comes_to_it"
+            ): "nobody is told",
+        },
+    ),
+    Bug(
         "tombstone-at-the-point-taken-out",
         "I33: a tombstone stays until the point is behind it",
         (

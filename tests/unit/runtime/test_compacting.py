@@ -20,6 +20,7 @@ from oncelog_server.runtime.replica.compacting import (
 )
 from oncelog_server.runtime.replica.settling import AGAIN_MS, DAMAGED_AGAIN_MS, Settling
 from oncelog_server.runtime.storage.data_cleaning import dirty_bytes
+from oncelogpb.errors import CorruptLog
 from tests.simulation.disk import FakeDisk
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.runtime.bench import PARTITION, Bench
@@ -57,12 +58,14 @@ class Replica:
         self.bench = Bench(loop, FakeDisk(seed=1), segment_bytes=4 << 20)
         self.data = self.bench.journal.data
         self.says = Says()
+        self.found_damage: list[CorruptLog] = []
         self.compacting = self.anew()
 
     def anew(self) -> Compacting:
         settling = cast(Settling, self.says)
         around, journal = self.bench.around, self.bench.journal
-        return Compacting(PARTITION, SETTLER, journal, around, settling)
+        found = self.found_damage.append
+        return Compacting(PARTITION, SETTLER, journal, around, settling, found_damage=found)
 
     def waits(self) -> bool:
         return self.compacting.is_waiting
@@ -292,6 +295,29 @@ def test_i26_damage_makes_it_wait_and_nothing_is_taken_out() -> None:
         replica.data.replace([unit_of(0, [large(1)[0]])])
         await replica.compacted(20, within_ms=2 * DAMAGED_AGAIN_MS)
         assert held(replica.data) == must_be(large(20), 20, 0)
+
+    story(tell)
+
+
+def test_damage_below_the_point_is_handed_on_for_no_reader_comes_to_it() -> None:
+    """Reads below are refused until it is compacted so far: who waits there waits for a mend."""
+
+    async def tell(replica: Replica) -> None:
+        replica.settle(large(20))
+        [(file, _)] = replica.data.spans()
+
+        def rot(content: bytearray) -> None:
+            content[1_000] ^= 1
+
+        replica.bench.disk.damage(file.path, rot)
+        await replica.goes_on(for_ms=DAMAGED_AGAIN_MS // 2)
+        assert replica.compacting.why_waits
+        assert not replica.found_damage, "who reads it meets it"
+        replica.says.compaction = Compaction(True, 0, compacted_below=20)
+        await replica.goes_on(for_ms=DAMAGED_AGAIN_MS)
+        assert [file.path in str(error) for error in replica.found_damage] == [True], (
+            "nobody is told"
+        )
 
     story(tell)
 

@@ -22,6 +22,7 @@ Left out: which records go (`core/cleaning`), and how files are rewritten
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from oncelog_server.core import failpoints
@@ -61,6 +62,10 @@ class _Looked(NamedTuple):
     total: int
 
 
+def _nobody_waits(error: CorruptLog) -> None:
+    """Only who leads has readers."""
+
+
 class Compacting:
     """Of one leadership, or one followership. Whoever made it calls `step` by turns with what else
     touches the log, and at last `drop`."""
@@ -72,13 +77,17 @@ class Compacting:
         journal: Journal,
         around: ReplicaEnv,
         settling: Settling,
+        *,
+        found_damage: Callable[[CorruptLog], object] = _nobody_waits,
     ) -> None:
-        """`settler`: None where there is no committed log."""
+        """`settler`: None where there is no committed log. `found_damage`: what is damaged keeps it
+        behind the point, so readers, who would meet it, are refused before they do."""
         self._partition = partition
         self._settler = settler
         self._data = journal.data
         self._around = around
         self._settling = settling
+        self._found_damage = found_damage
         self._looked: _Looked | None = None
         # Not before this moment is it looked at again.
         self._look_after_ms = 0
@@ -170,6 +179,8 @@ class Compacting:
         except (OSError, OncelogError) as error:
             self._end_pass()
             self._failed(error)
+            if isinstance(error, CorruptLog) and self._is_behind_point and not self._is_over:
+                self._found_damage(error)
             return False
         if self._gives_way or self._is_over:
             self._gives_way = False

@@ -115,7 +115,14 @@ class Leadership:
             found_damage=self.followers.unreadable,
             holes_are_damage=granted.unclean_epoch == 0,
         )
-        self.compacting = Compacting(partition, role.settler(), journal, around, self.settling)
+        self.compacting = Compacting(
+            partition,
+            role.settler(),
+            journal,
+            around,
+            self.settling,
+            found_damage=self.unreadable,
+        )
         self.healing = Healing(
             partition,
             role.settler(),
