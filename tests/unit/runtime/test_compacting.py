@@ -19,7 +19,7 @@ from oncelog_server.runtime.replica.compacting import (
     Turns,
 )
 from oncelog_server.runtime.replica.settling import AGAIN_MS, DAMAGED_AGAIN_MS, Settling
-from oncelog_server.runtime.storage.data_cleaning import dirty_bytes
+from oncelog_server.runtime.storage.data_cleaning import DataCleaning, dirty_bytes
 from oncelogpb.errors import CorruptLog
 from tests.simulation.disk import FakeDisk
 from tests.simulation.virtual_time import VirtualTimeLoop, run
@@ -200,6 +200,36 @@ def test_what_became_readable_just_now_is_not_compacted_yet() -> None:
         await replica.compacted(12, within_ms=LOOK_EVERY_MS)
         assert held(replica.data) == must_be(large(20), 12, 0)
         await replica.goes_on(for_ms=lag_ms // 2)
+
+    story(tell)
+
+
+def test_a_log_of_which_all_is_too_young_is_not_gone_through_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each time it would take the memory for its keys, and read a piece."""
+    passes: list[DataCleaning] = []
+    anew = Compacting._new_pass
+
+    def count(self: Compacting) -> DataCleaning:
+        passes.append(anew(self))
+        return passes[-1]
+
+    monkeypatch.setattr(Compacting, "_new_pass", count)
+
+    async def tell(replica: Replica) -> None:
+        lag_ms = COMPACT_AT_LAST_MS
+        replica.says.compaction = Compaction(True, lag_ms)
+        wall_ms = replica.bench.around.clock.now().wall_ms
+        units = [unit_of(number, [it]) for number, it in enumerate(large(20))]
+        replica.data.append([unit._replace(time_ms=wall_ms) for unit in units])
+        replica.data.sync_and_note(40)
+        await replica.goes_on(for_ms=lag_ms // 2)
+        replica.settle(large(1))
+        await replica.goes_on(for_ms=lag_ms // 4)
+        assert len(passes) == 1, "passes that find nothing to do"
+        await replica.compacted(20, within_ms=lag_ms)
+        assert held(replica.data) == must_be([*large(20), *large(1)], 21, 0)
 
     story(tell)
 

@@ -66,6 +66,15 @@ def _nobody_waits(error: CorruptLog) -> None:
     """Only who leads has readers."""
 
 
+class _Late(NamedTuple):
+    """A pass did nothing, for all that it was to look at became readable too late."""
+
+    asked: Compaction
+    history: int
+    # Of the wall clock: then the first of it has the age that is asked for.
+    until_ms: int
+
+
 class Compacting:
     """Of one leadership, or one followership. Whoever made it calls `step` by turns with what else
     touches the log, and at last `drop`."""
@@ -89,6 +98,7 @@ class Compacting:
         self._settling = settling
         self._found_damage = found_damage
         self._looked: _Looked | None = None
+        self._late: _Late | None = None
         # Not before this moment is it looked at again.
         self._look_after_ms = 0
         # Since when there is something to do.
@@ -152,9 +162,16 @@ class Compacting:
     @property
     def _is_worth_a_look(self) -> bool:
         asked, data = self.asked, self._data
-        if not asked.wanted:
+        if not asked.wanted or self._is_all_late:
             return False
         return data.compacted_to < data.settled_end or self._has_tombstones_to_go
+
+    @property
+    def _is_all_late(self) -> bool:
+        late = self._late
+        if late is None or late[:2] != (self.asked, self._data.history):
+            return False
+        return self._around.clock.now().wall_ms < late.until_ms
 
     @property
     def _has_tombstones_to_go(self) -> bool:
@@ -250,6 +267,10 @@ class Compacting:
             self._end_pass()
             if under_way.has_noted:
                 self._tell(under_way)
+            elif under_way.late_ms is not None:
+                asked = self.asked
+                until_ms = under_way.late_ms + asked.min_lag_ms
+                self._late = _Late(asked, self._data.history, until_ms)
             self._since_ms = None
 
     def _end_pass(self) -> None:

@@ -92,6 +92,8 @@ class DataCleaning:
         self.is_over = False
         # What it did.
         self.has_noted = False
+        # Of the first block that became readable too late; None: it met none.
+        self.late_ms: int | None = None
         self.records_looked_at = self.records_taken_out = 0
 
     def piece(self) -> None:
@@ -168,6 +170,7 @@ class DataCleaning:
         is_late = until_ms is not None and block.time_ms > until_ms
         if is_late and block.first_offset >= self._at_least:
             self.below = min(self.below, max(block.first_offset, self._from))
+            self.late_ms = block.time_ms
             return False
         offsets = block.offsets
         first = bisect_left(offsets, self._from)
