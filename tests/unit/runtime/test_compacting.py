@@ -11,6 +11,7 @@ import pytest
 from oncelog_server.core import failpoints
 from oncelog_server.core.cleaning import SLOT_BYTES, Cleanness
 from oncelog_server.core.machine import Compaction, Settled
+from oncelog_server.core.role import at_once
 from oncelog_server.runtime.replica.compacting import (
     COMPACT_AT_LAST_MS,
     DIRTY_WORTH_BYTES,
@@ -234,6 +235,20 @@ def test_a_log_of_which_all_is_too_young_is_not_gone_through_again_and_again(
     story(tell)
 
 
+def test_without_a_lag_no_clock_is_asked() -> None:
+    """One that was ahead wrote the blocks, and was put right."""
+
+    async def tell(replica: Replica) -> None:
+        ahead_ms = replica.bench.around.clock.now().wall_ms + COMPACT_AT_LAST_MS
+        units = [unit_of(number, [it]) for number, it in enumerate(large(20))]
+        replica.data.append([unit._replace(time_ms=ahead_ms) for unit in units])
+        replica.data.sync_and_note(40)
+        await replica.compacted(20, within_ms=LOOK_EVERY_MS)
+        assert held(replica.data) == must_be(large(20), 20, 0)
+
+    story(tell)
+
+
 def test_tombstones_go_once_the_point_lets_them() -> None:
     async def tell(replica: Replica) -> None:
         replica.settle(SMALL)
@@ -281,6 +296,37 @@ def test_who_gives_way_leaves_the_turn_to_others(how: str) -> None:
             replica.compacting = replica.anew()
         await replica.compacted(20)
         assert held(replica.data) == must_be(large(20), 20, 0)
+
+    story(tell)
+
+
+def test_a_piece_that_fails_while_it_gives_way_takes_nothing_from_the_next_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passes: list[DataCleaning] = []
+    anew = Compacting._new_pass
+
+    def count(self: Compacting) -> DataCleaning:
+        passes.append(anew(self))
+        return passes[-1]
+
+    monkeypatch.setattr(Compacting, "_new_pass", count)
+
+    async def tell(replica: Replica) -> None:
+        replica.settle(large(20))
+
+        async def fail(work: Callable[[], None]) -> None:
+            if passes:
+                replica.compacting.give_way()
+                raise OSError("the disk fails")
+            work()
+
+        replica.bench.offload = fail
+        await replica.goes_on(for_ms=AGAIN_MS // 2)
+        assert len(passes) == 1
+        replica.bench.offload = at_once
+        await replica.compacted(20, within_ms=2 * AGAIN_MS)
+        assert len(passes) == 2, "the first piece of a pass that nobody stopped"
 
     story(tell)
 

@@ -200,7 +200,6 @@ class Compacting:
                 self._found_damage(error)
             return False
         if self._gives_way or self._is_over:
-            self._gives_way = False
             self._end_pass()
             return False
         self._worked()
@@ -221,12 +220,13 @@ class Compacting:
     def _new_pass(self) -> DataCleaning:
         assert self._settler is not None, "it is due"
         asked, data = self.asked, self._data
+        now_ms = self._around.clock.now().wall_ms
         return DataCleaning(
             data,
             self._settler,
             below=data.settled_end if asked.wanted else asked.compacted_below,
             at_least=asked.compacted_below,
-            visible_until_ms=self._around.clock.now().wall_ms - asked.min_lag_ms,
+            visible_until_ms=now_ms - asked.min_lag_ms if asked.min_lag_ms else None,
             tombstones_below=asked.tombstones_below,
             map_bytes_max=self._around.compaction_map_bytes,
         )
@@ -274,7 +274,7 @@ class Compacting:
             self._since_ms = None
 
     def _end_pass(self) -> None:
-        under_way, self._pass = self._pass, None
+        under_way, self._pass, self._gives_way = self._pass, None, False
         if under_way is not None:
             under_way.abandon()
             self._around.compacting.release()
