@@ -29,6 +29,16 @@ AS_IT_SAYS: Final = "as the records say"
 
 BUGS: Final = (
     Bug(
+        "what-is-too-young-gone-through-again-and-again",
+        "no pass is made over what is all too young",
+        (Edit(f"{WHEN}._is_worth_a_look", " or self._is_all_late", ""),),
+        {
+            _when(
+                "test_a_log_of_which_all_is_too_young_is_not_gone_through_again_and_again"
+            ): "passes that find nothing to do",
+        },
+    ),
+    Bug(
         "damage-below-the-point-kept-to-itself",
         "I26: what keeps a leader behind the point is healed, or another one leads",
         (Edit(f"{WHEN}.step", "self._found_damage(error)", "pass"),),

@@ -143,6 +143,18 @@ BUGS: Final = (
         {_replica("test_a_topic_that_is_quiet_is_settled_in_the_end"): "assert [] == [b'1 "},
     ),
     Bug(
+        "tombstones-that-no-snapshot-lets-go",
+        "tombstones of a topic that is quiet go in the end",
+        (
+            Edit(
+                f"{_SETTLING}.is_uncounted",
+                " or self._lets_tombstones_go(settled.compaction)",
+                "",
+            ),
+        ),
+        {_replica("test_tombstones_of_a_topic_that_is_quiet_go_in_the_end"): "they stay for ever"},
+    ),
+    Bug(
         "quiet-topics-rest-before-they-are-settled",
         "a replica with something to settle is asked again",
         (

@@ -11,6 +11,7 @@ import pytest
 
 from oncelog_server.core.settling import BLOCK_BYTES
 from oncelog_server.runtime.replica import settling, settling_source
+from oncelog_server.runtime.replica.compacting import COMPACT_AT_LAST_MS
 from oncelog_server.runtime.replica.followers import Followers
 from oncelog_server.runtime.target import Lead
 from oncelogpb.v1 import partition_leader_pb2 as pb
@@ -18,6 +19,7 @@ from tests.simulation.disk import FakeDisk, Tear
 from tests.unit.partition_leader.fakes import FIRST, TOPIC
 from tests.unit.partition_leader.messages import abort, batch, partition_of, plain, send
 from tests.unit.partition_leader.settled import records_of
+from tests.unit.partition_leader.test_keys import keyed
 from tests.unit.partition_leader.test_over_the_journal import CALL, Process, story
 
 FILLING = b"." * 3_000
@@ -177,6 +179,30 @@ def test_a_topic_that_is_quiet_is_settled_in_the_end() -> None:
         assert not process.driver.is_at_rest, "it would not be asked any more"
         await turns(process, 20)
         assert await values_settled(process) == expected
+        before = process.driver.journal.snapshot_offset
+        await turns(process, 2 * settling.SNAPSHOT_AT_LAST_MS // 1000)
+        assert process.driver.journal.snapshot_offset == before, "one was enough"
+
+    story(tell, 1 << 30)
+
+
+def test_tombstones_of_a_topic_that_is_quiet_go_in_the_end() -> None:
+    """A replica drops them by a snapshot that lets them go, and nothing else makes one."""
+
+    async def tell(process: Process) -> None:
+        configure(process, 1, **{"cleanup.policy": "compact", "delete.retention.ms": "1000"})
+        await process.lead(1)
+        await turns(process, 2)
+        for number in range(20):
+            await process.produce(plain(keyed([b"%d" % (number % 5)], sequence=number)))
+        data = process.driver.journal.data
+        await turns(process, (settling.SNAPSHOT_AT_LAST_MS + COMPACT_AT_LAST_MS) // 1000 + 60)
+        assert data.compacted_to == 20
+        await turns(process, settling.SNAPSHOT_AT_LAST_MS // 1000 + 60)
+        says = process.driver.machine.settled().compaction
+        assert says.tombstones_below == 19, "the journal says so by now"
+        await turns(process, COMPACT_AT_LAST_MS // 1000 + 60)
+        assert data.cleanness.tombstones_to == 19, "they stay for ever"
         before = process.driver.journal.snapshot_offset
         await turns(process, 2 * settling.SNAPSHOT_AT_LAST_MS // 1000)
         assert process.driver.journal.snapshot_offset == before, "one was enough"

@@ -29,7 +29,7 @@ from typing import Final
 from oncelog_server.core import failpoints
 from oncelog_server.core.block import Block
 from oncelog_server.core.ids import PartitionId
-from oncelog_server.core.machine import Settled
+from oncelog_server.core.machine import Compaction, Settled
 from oncelog_server.core.settling import BLOCK_BYTES, Settler, Weight
 from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.holes import find_hole
@@ -215,10 +215,10 @@ class Settling:
 
     def is_uncounted(self, settled: Settled | None) -> bool:
         """Whether the leader's machine has something to settle that the newest snapshot does not
-        count, or has deleted what still takes files."""
+        count, or has deleted what still takes files, or lets tombstones go that are here."""
         if settled is None:
             return False
-        if self._data.goes_before(settled.begin):
+        if self._data.goes_before(settled.begin) or self._lets_tombstones_go(settled.compaction):
             return True
         if not self._worth.wants(settled):
             return self.may_be_worth_it(settled)
@@ -226,6 +226,12 @@ class Settling:
         is_counted = newest is not None and self._worth.wants(newest.settled)
         counted = newest.settled.end if newest is not None and is_counted else 0
         return max(counted, self._data.settled_end, settled.begin) < settled.end
+
+    def _lets_tombstones_go(self, says: Compaction) -> bool:
+        """Which the newest snapshot does not say: a replica drops them by what that says."""
+        counted = Compaction() if self.counted is None else self.counted.compaction
+        gone_to = max(counted.tombstones_below, self._data.cleanness.tombstones_to)
+        return says.wanted and gone_to < says.tombstones_below
 
     def may_be_worth_it(self, settled: Settled) -> bool:
         """What came since the newest snapshot looks like something that `auto` settles."""
