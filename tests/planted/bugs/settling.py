@@ -148,8 +148,8 @@ BUGS: Final = (
         (
             Edit(
                 f"{_SETTLING}.is_uncounted",
-                " or self._lets_tombstones_go(settled.compaction)",
-                "",
+                "if self._lets_tombstones_go(settled.compaction):",
+                "if False:",
             ),
         ),
         {_replica("test_tombstones_of_a_topic_that_is_quiet_go_in_the_end"): "they stay for ever"},

@@ -218,7 +218,9 @@ class Settling:
         count, or has deleted what still takes files, or lets tombstones go that are here."""
         if settled is None:
             return False
-        if self._data.goes_before(settled.begin) or self._lets_tombstones_go(settled.compaction):
+        if self._data.goes_before(settled.begin):
+            return True
+        if self._lets_tombstones_go(settled.compaction):
             return True
         if not self._worth.wants(settled):
             return self.may_be_worth_it(settled)
