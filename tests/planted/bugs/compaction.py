@@ -171,6 +171,22 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "place-in-a-file-kept-in-one-slot",
+        "I26: no slot of the note speaks of a file as it was before it was written anew",
+        (
+            Edit(
+                f"{STORAGE}.data_log:DataLog._forget_position",
+                "self._note.save_in_both(settled)",
+                "self._note.save(settled)",
+            ),
+        ),
+        {
+            _pass(
+                "test_i33_a_slot_of_the_note_that_rots_takes_nothing_of_a_file_that_was_written_anew"
+            ): "all is read that was written anew"
+        },
+    ),
+    Bug(
         "pass-goes-on-over-other-files",
         "a pass is over where files were changed",
         (Edit(f"{PASS}.piece", "if self._log.history != self._history:", "if False:"),),

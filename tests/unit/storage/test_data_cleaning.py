@@ -465,3 +465,25 @@ def test_of_a_log_whose_note_is_lost_it_is_not_known_what_was_taken_out() -> Non
     assert log.cleanness == Cleanness(0, 0, NOT_KNOWN)
     clean(log, 60)
     assert held(log) == must_be(OFTEN, 60, 0)
+
+
+@pytest.mark.parametrize("slot", [0, 512])
+def test_i33_a_slot_of_the_note_that_rots_takes_nothing_of_a_file_that_was_written_anew(
+    slot: int,
+) -> None:
+    """Of the slots that are left none says where the next block goes in a file that changed."""
+    given_records = [(b"k%d" % number, b"") for number in range(1_500)]
+    given_records[7] = (b"k900", b"")
+    disk = FakeDisk()
+    log = open_data(disk)
+    settle(log, *(unit_of(at, given_records[at : at + 15]) for at in range(0, 1_500, 15)))
+    cleaning = DataCleaning(log, SETTLER, below=1_500, tombstones_below=0, map_bytes_max=1 << 20)
+    while cleaning.next_step != "compact_note":
+        cleaning.piece()
+    assert len(held(log)) == 1_499
+    disk.write_and_sync(disk.open(f"{DIRECTORY}/settled"), slot, b"rotten")
+    try:
+        found = held(open_data(disk.reopen()))
+    except CorruptLog:
+        found = []
+    assert found == must_be(given_records, 1_500, 0), "all is read that was written anew"

@@ -277,7 +277,7 @@ class DataLog(DataView):
         self._note_cleanness(self._cleanness_with(donor, first, end))
         if self._grows(file):
             # It takes no more: the note speaks of a place in it that will be another.
-            self._save(self._settled._replace(base=self.settled_end, position=0))
+            self._forget_position()
         old = file.file
         parts = chain(
             ((it.step.first_offset, old.read(it.position, it.step.length)) for it in before),
@@ -321,7 +321,14 @@ class DataLog(DataView):
         OSError."""
         self._settle_doubts()
         if self._settled.position:
-            self._save(self._settled._replace(base=self.settled_end, position=0))
+            self._forget_position()
+
+    def _forget_position(self) -> None:
+        """Before a file is written anew: whichever slot rots, none says where the next block goes
+        in it as it was."""
+        settled = self._settled._replace(base=self.settled_end, position=0)
+        self._note.save_in_both(settled)
+        self._settled = settled
 
     def join(self, anew: RewrittenFile, count: int) -> None:
         """Puts a file that is written and synced in the place of so many neighbours, which it
