@@ -338,6 +338,73 @@ def test_i33_what_a_record_superseded_is_there_again_where_that_record_is_taken_
     play(story, monkeypatch, least=1)
 
 
+def test_i33_a_tombstone_that_went_by_what_is_taken_back_is_there_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The third has all records, and lacks the points by which two others dropped a tombstone: it
+    serves what that removed. Who read it meets the tombstone at whoever leads next."""
+
+    async def story(stage: Stage) -> None:
+        first, (second, third) = stage.leader(), stage.others()
+        stage.barred.add(third)
+        producer = await stage.client.transactional_producer(transaction_timeout_ms=HOUR_MS)
+        # What is open holds the journals: they are cut, and not copied anew as a whole.
+        held = producer.transaction()
+        await held.__aenter__()
+        await held.send(TOPIC, b"open", key=b"open")
+        await held.flush()
+        await stage.write(b"k", b"old", None)
+        await stage.fill(60)
+        await stage.world.copies.level()
+        await stage.lose(third)
+        [end] = await stage.client.admin.offsets(TOPIC)
+        await stage.until(lambda: stage.leader() == first, "it leads on")
+        await asyncio.sleep(RETENTION_MS / 1000)
+        async with asyncio.timeout(WITHIN_S):
+            while (
+                min(
+                    stage.replica(name).journal.data.cleanness.tombstones_to
+                    for name in (first, second)
+                )
+                < 2
+            ):
+                # Journals and snapshots grow by it, and the committed log does not.
+                for _ in range(5):
+                    await held.send(TOPIC, b"open" + PADDING, key=b"open")
+                    await held.flush()
+                await asyncio.sleep(1.0)
+        await stage.lose(first, second)
+        await stage.world.start(third)
+        await asyncio.sleep(10.0)
+        stage.world.commits.forget(stage.partition, end=end)
+        stage.world.copies._shown.clear()
+        stage.world.copies._frames.clear()
+        node = stage.world.processes[third].node
+        await node.unclean_elect(UncleanElection(stage.partition, node.node_id))
+        await stage.led_by(third)
+        reader = await stage.reader()
+        async with asyncio.timeout(WITHIN_S):
+            while not (got := await reader.poll(3.0)):
+                pass
+        [seen] = got
+        assert (seen.offset, seen.key) == (0, b"k"), "it is not compacted, and knows no point"
+        for name in (first, second):
+            await stage.world.start(name)
+        await stage.world.ready()
+        await stage.world.copies.level()
+        await stage.lead_again(first)
+        await reader.seek(TOPIC, 0, 1)
+        async with asyncio.timeout(WITHIN_S):
+            while not (got := await reader.poll(3.0)):
+                pass
+        [met] = got
+        assert (met.offset, met.key, met.value) == (1, b"k", None), "I33: the tombstone is gone"
+        await reader.close()
+        await stage.rise()
+
+    play(story, monkeypatch, least=1)
+
+
 # ------------------------------------------------------------------- a crash in the middle
 
 POINTS: Final = sorted(point.name for point in TABLE if ".compact" in point.name)

@@ -155,6 +155,42 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "cut-below-what-dropped-tombstones",
+        "I33: whoever read a value that is there again meets its tombstone",
+        (
+            Edit(
+                f"{STORAGE}.data_cutting:noted_cut",
+                "if settled.dropped_at > journal_end:",
+                "if False:",
+            ),
+        ),
+        {
+            _pass(
+                "test_i33_a_cut_below_what_dropped_a_tombstone_is_refused_where_nothing_has_it"
+            ): "DID NOT RAISE",
+            _pass(
+                "test_i33_a_cut_below_what_dropped_a_tombstone_begins_anew_where_the_journal_has_all"
+            ): "the tombstone is settled again",
+        },
+    ),
+    Bug(
+        "copied-without-what-dropped-tombstones",
+        "I33: by which state tombstones are gone is noted of what comes, too",
+        (
+            Edit(
+                f"{RECEIVING}._note_cleanness",
+                "dropped_at = target.allowed.at if noted.tombstones_to else 0",
+                "dropped_at = 0",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_receiving_compacted",
+                "test_i33_who_gets_all_of_it_is_as_clean_as_its_leader",
+            ): "assert",
+        },
+    ),
+    Bug(
         "join-not-finished",
         "a file that stands in the place of several is found by the next start",
         (
@@ -229,7 +265,7 @@ BUGS: Final = (
         (
             Edit(
                 f"{RECEIVING}._note_cleanness",
-                "if noted != data.cleanness:",
+                "if noted != data.cleanness or data.dropped_at < dropped_at:",
                 "if False:",
             ),
         ),

@@ -189,7 +189,7 @@ BUGS: Final = (
         (
             Edit(
                 f"{_LOG}.replace",
-                "self._note_cleanness(self._cleanness_with(donor, first, end))",
+                "self._note_cleanness(self._cleanness_with(donor, first, end), dropped_at)",
                 "pass",
             ),
         ),

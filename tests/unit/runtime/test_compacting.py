@@ -28,6 +28,8 @@ from tests.unit.runtime.bench import PARTITION, Bench
 from tests.unit.storage.cleaned_logs import SETTLER, Kept, held, must_be, unit_of
 
 Given = list[tuple[bytes | None, bytes | None]]
+# Journal offset of the snapshot that asks for it.
+SAID_AT = 600
 WANTED = Compaction(wanted=True)
 SMALL: Given = [(b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"b", None)]
 
@@ -44,6 +46,10 @@ class Says:
     @property
     def counted(self) -> Settled:
         return Settled(end=self.end, wanted=True, compaction=self.compaction)
+
+    @property
+    def counted_at(self) -> int:
+        return SAID_AT
 
     async def step(self) -> bool:
         self.steps += 1
@@ -258,7 +264,9 @@ def test_tombstones_go_once_the_point_lets_them() -> None:
         assert not replica.waits()
         replica.says.compaction = Compaction(True, 0, compacted_below=4, tombstones_below=4)
         assert replica.waits()
+        assert replica.data.dropped_at == 0
         await replica.until(lambda: replica.data.cleanness.tombstones_to == 4)
+        assert replica.data.dropped_at == SAID_AT
         assert held(replica.data) == [Kept(2, b"a", b"2")]
 
     story(tell)

@@ -529,6 +529,30 @@ def test_what_was_taken_out_of_a_donor_is_noted_before_its_blocks_are_there() ->
         assert data.cleanness == Cleanness(30, 32, 50), "the next pass takes it up again"
         reopened = DataLog.open(two.disk.reopen(), f"{DIRECTORY}/data")
         assert reopened.cleanness == data.cleanness
+        assert reopened.dropped_at == data.dropped_at == one.journal.data.settled_at
+
+    story(tell)
+
+
+def test_i33_blocks_without_tombstones_are_taken_by_who_has_the_state_that_says_so() -> None:
+    """Else a restart, which cuts at the end of its journal, would give the data log up."""
+
+    async def tell(world: World) -> None:
+        one, two, three = world.benches
+        first, _end = rot(two, 3)
+        data, end = two.journal.data, two.journal.synced_end
+        for bench in (one, three):
+            theirs = bench.journal.data
+            theirs._save(theirs._settled._replace(tombstones_to=1, dropped_at=end + 1))
+        data._save(data._settled._replace(compacted_to=60))
+        damage = data.look_at(first)
+        await look(world, seconds=5)
+        assert data.look_at(first) == damage, "it has not got that far"
+        for bench in (one, three):
+            theirs = bench.journal.data
+            theirs._save(theirs._settled._replace(dropped_at=end))
+        await look(world, seconds=10)
+        assert (data.damaged_at(first), data.dropped_at) == (None, end)
 
     story(tell)
 

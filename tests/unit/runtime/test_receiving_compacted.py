@@ -32,6 +32,10 @@ GIVEN: Final = [
 ]
 
 
+# Journal offset of the snapshot by which the leader has dropped the tombstones that it may drop.
+DROPPED_AT: Final = 95
+
+
 def settle(log: DataLog, start: int, end: int, *, units_each: int) -> None:
     units = [unit_of(at, [GIVEN[at]]) for at in range(start, end)]
     for number in range(0, len(units), units_each):
@@ -57,7 +61,7 @@ def story(
         begin_in_the_middle(trio.benches[0])
         data = trio.benches[0].journal.data
         settle(data, 0, 30, units_each=5)
-        clean(data, 30, tombstones_below)
+        clean(data, 30, tombstones_below, said_at=DROPPED_AT)
         settle(data, 30, 40, units_each=5)
         await tell(trio)
 
@@ -73,8 +77,11 @@ def test_i33_who_gets_all_of_it_is_as_clean_as_its_leader(monkeypatch: pytest.Mo
         await live(*trio.benches, seconds=15)
         assert held(two.journal.data) == held(one.journal.data) == must_be(GIVEN, 30, 20)
         assert two.journal.data.cleanness == Cleanness(30, 20, 30)
+        assert two.journal.data.dropped_at == DROPPED_AT
+        assert two.journal.allowed.at >= DROPPED_AT, "who lacks that state is not followed with it"
         two = await after_a_kill(trio, 1)
         assert two.journal.data.cleanness == Cleanness(30, 20, 30)
+        assert two.journal.data.dropped_at == DROPPED_AT, "a cut knows of it"
 
     story(monkeypatch, 20, tell)
 

@@ -112,11 +112,21 @@ def held(log: DataLog) -> list[Kept]:
 
 
 def clean(
-    log: DataLog, below: int, tombstones_below: int = 0, *, map_bytes_max: int = MAP_BYTES
+    log: DataLog,
+    below: int,
+    tombstones_below: int = 0,
+    *,
+    said_at: int = 0,
+    map_bytes_max: int = MAP_BYTES,
 ) -> DataCleaning:
     """One pass, as far as memory lets it go."""
     cleaning = DataCleaning(
-        log, SETTLER, below=below, tombstones_below=tombstones_below, map_bytes_max=map_bytes_max
+        log,
+        SETTLER,
+        below=below,
+        tombstones_below=tombstones_below,
+        said_at=said_at,
+        map_bytes_max=map_bytes_max,
     )
     while not cleaning.is_over:
         cleaning.piece()

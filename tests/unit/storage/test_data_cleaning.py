@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from oncelog_server.core.cleaning import SLOT_BYTES, Cleanness
 from oncelog_server.runtime.storage.data_cleaning import DataCleaning, Overtaken
+from oncelog_server.runtime.storage.data_log import DataLog
 from oncelog_server.runtime.storage.data_note import NOT_KNOWN
 from oncelogpb.errors import CorruptLog, OncelogError
 from tests.simulation.disk import FakeDisk, Tear
@@ -487,3 +488,69 @@ def test_i33_a_slot_of_the_note_that_rots_takes_nothing_of_a_file_that_was_writt
     except CorruptLog:
         found = []
     assert found == must_be(given_records, 1_500, 0), "all is read that was written anew"
+
+
+# The tombstone at 3 may go by a state at 300; every record stands below 200 in the journal.
+DELETED = [(b"a", b"v"), (b"b", b"v"), (b"c", b"v"), (b"a", None), *OFTEN[4:70]]
+SAID_AT = 300
+
+
+def without_tombstones(disk: FakeDisk) -> DataLog:
+    log = open_data(disk, segment_bytes=SEGMENT_BYTES)
+    settle(log, *(unit_of(number, [DELETED[number]]) for number in range(70)))
+    clean(log, 70)
+    assert log.dropped_at == 0, "no state says of any that it may go"
+    clean(log, 70, 10, said_at=SAID_AT)
+    assert held(log) == must_be(DELETED, 70, 10)
+    return log
+
+
+def test_i33_a_cut_below_what_dropped_a_tombstone_begins_anew_where_the_journal_has_all() -> None:
+    """All records are there, and the point is gone by which it went: who leads serves the value."""
+    disk = FakeDisk()
+    log = without_tombstones(disk)
+    assert log.settled_at < SAID_AT
+    log.cut(SAID_AT, journal_start=0)
+    assert log.settled_end == 70, "that state is left"
+    log.cut(SAID_AT - 1, journal_start=0)
+    assert (log.settled_end, log.cleanness) == (0, Cleanness()), "the tombstone is settled again"
+    again = open_data(disk.reopen())
+    assert (again.settled_end, again.dropped_at) == (0, 0)
+
+
+def test_i33_a_cut_below_what_dropped_a_tombstone_is_refused_where_nothing_has_it() -> None:
+    log = without_tombstones(FakeDisk())
+    before = held(log)
+    with pytest.raises(CorruptLog, match="has to be copied anew"):
+        log.cut(SAID_AT - 1, journal_start=1)
+    assert held(log) == before, "nothing was changed"
+
+
+@pytest.mark.parametrize("slot", [0, 512])
+def test_i33_by_which_state_tombstones_go_is_noted_before_they_do(slot: int) -> None:
+    """In both slots of the note."""
+    disk = FakeDisk()
+    log = open_data(disk, segment_bytes=SEGMENT_BYTES)
+    settle(log, *(unit_of(number, [DELETED[number]]) for number in range(70)))
+    cleaning = DataCleaning(
+        log, SETTLER, below=70, tombstones_below=10, said_at=SAID_AT, map_bytes_max=MAP_BYTES
+    )
+    while cleaning.next_step != "compact_write":
+        cleaning.piece()
+    disk.write_and_sync(disk.open(f"{DIRECTORY}/settled"), slot, b"rotten")
+    assert open_data(disk.reopen()).dropped_at == SAID_AT, "a cut knows of it"
+
+
+def test_i33_where_the_note_is_lost_tombstones_may_be_gone_by_all_that_the_journal_has() -> None:
+    disk = FakeDisk()
+    log = without_tombstones(disk)
+    log.close()
+    disk.remove(f"{DIRECTORY}/settled")
+    log = open_data(disk.reopen())
+    assert log.dropped_at == NOT_KNOWN
+    log.learn_begin(lambda begin: None, 400)
+    assert log.dropped_at == open_data(disk.reopen()).dropped_at == 400
+    log.cut(400, journal_start=0)
+    assert log.settled_end == 70, "the journal has lost nothing since"
+    log.cut(399, journal_start=0)
+    assert log.settled_end == 0

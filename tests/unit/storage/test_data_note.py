@@ -18,7 +18,11 @@ def with_holes(disk: FakeDisk) -> DataLog:
     log.close()
     note = DataNoteFile(disk, DIRECTORY)
     assert note.kept is not None
-    note.save(note.kept._replace(begun_at=4, compacted_to=20, tombstones_to=10, holes_below=30))
+    note.save(
+        note.kept._replace(
+            begun_at=4, compacted_to=20, tombstones_to=10, holes_below=30, dropped_at=40
+        )
+    )
     return open_data(disk, segment_bytes=500)
 
 
@@ -31,12 +35,12 @@ def noted(disk: FakeDisk) -> DataNote:
 def test_what_was_taken_out_is_said_for_as_long_as_it_is_so() -> None:
     disk = FakeDisk()
     log = with_holes(disk)
-    holes = noted(disk)[-4:]
-    assert holes == (4, 20, 10, 30)
+    holes = noted(disk)[-5:]
+    assert holes == (4, 20, 10, 30, 40)
     settle(log, *blocks(log.settled_end, 90))
     log.cut(2 * 70, journal_start=0)
     log.close()
-    assert noted(open_and_close(disk))[-4:] == holes
+    assert noted(open_and_close(disk))[-5:] == holes
 
 
 def open_and_close(disk: FakeDisk) -> FakeDisk:
@@ -53,7 +57,7 @@ def test_of_a_log_that_was_given_up_nothing_was_taken_out(given_up: str) -> None
     else:
         log.cut(4, journal_start=0)
     assert noted(disk)[:2] == (1, 1)
-    assert noted(disk)[-3:] == (0, 0, 0)
+    assert noted(disk)[-4:] == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("begin", [0, 1])
@@ -66,4 +70,4 @@ def test_of_a_log_whose_note_is_lost_nobody_knows_what_was_taken_out(begin: int)
     disk.remove(f"{DIRECTORY}/settled")
     found = noted(open_and_close(disk))
     assert found.begun_at == (NOT_KNOWN if begin else 0)
-    assert found[-3:] == (0, 0, NOT_KNOWN)
+    assert found[-4:] == (0, 0, NOT_KNOWN, NOT_KNOWN)

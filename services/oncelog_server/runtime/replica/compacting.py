@@ -220,6 +220,7 @@ class Compacting:
     def _new_pass(self) -> DataCleaning:
         assert self._settler is not None, "it is due"
         asked, data = self.asked, self._data
+        assert self._settling.counted_at is not None, "a snapshot asks for it"
         now_ms = self._around.clock.now().wall_ms
         return DataCleaning(
             data,
@@ -228,6 +229,7 @@ class Compacting:
             at_least=asked.compacted_below,
             visible_until_ms=now_ms - asked.min_lag_ms if asked.min_lag_ms else None,
             tombstones_below=asked.tombstones_below,
+            said_at=self._settling.counted_at,
             map_bytes_max=self._around.compaction_map_bytes,
         )
 

@@ -86,6 +86,7 @@ class FollowerSnapshots:
             around,
             agrees_in=agrees_in,
             tombstones_below=lambda: self.compacting.asked.tombstones_below,
+            synced_end=lambda: journal.synced_end,
         )
         self._snapshots = Snapshots(
             partition, journal, around, self.trimming, self._turns, self.healing

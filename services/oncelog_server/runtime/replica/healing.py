@@ -30,7 +30,7 @@ from oncelog_server.core.cleaning import Cleanness
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.ports import Address
 from oncelog_server.core.settling import Settler
-from oncelog_server.runtime.replica.dialog import SnapshotPart
+from oncelog_server.runtime.replica.dialog import SettledThere, SnapshotPart
 from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.fitting import DoesNotFit, fitted
 from oncelog_server.runtime.replica.scrubbing import Scrubbing
@@ -60,6 +60,8 @@ class Donation(NamedTuple):
 
     blocks: Sequence[Block]
     cleanness: Cleanness
+    # Journal offset of the state by which tombstones may be gone; 0: none are.
+    dropped_at: int
 
 
 class Healing:
@@ -75,16 +77,18 @@ class Healing:
         *,
         agrees_in: Callable[[], int],
         tombstones_below: Callable[[], int],
+        synced_end: Callable[[], int],
     ) -> None:
         """`agrees_in`: the epoch that this replica leads, or follows with a log that agrees with
         the leader's; 0: none. `tombstones_below`: up to which a pass of compaction may drop them
-        here."""
+        here. `synced_end`: of the journal here."""
         self._partition = partition
         self._settler = settler
         self._data = data
         self._around = around
         self._agrees_in = agrees_in
         self._tombstones_below = tombstones_below
+        self._synced_end = synced_end
         self.scrubbing = Scrubbing(partition, data, around)
         self._not_before_ms = 0
         # Since when nobody could give what is asked for; None: nobody has refused.
@@ -185,7 +189,7 @@ class Healing:
                 continue
             if self._is_halted or self._agrees_in() != epoch:
                 return
-            await self._replace(blocks, donation.cleanness, donor)
+            await self._replace(blocks, donation, donor)
             return
         if not self._is_halted:
             self._failed("; ".join(whys))
@@ -226,23 +230,24 @@ class Healing:
     async def _ask_for(self, damage: DamagedRange, donor: Address, epoch: int) -> Donation:
         """As much as a step takes. Raises OncelogError where the donor has not even the first."""
         blocks: list[Block] = []
-        cleanness = Cleanness()
+        cleanness, dropped_at = Cleanness(), 0
         position, size = max(damage.first_offset, self._data.begin), 0
         while position < damage.end_offset and size < HEAL_BYTES:
             try:
                 part = await self._ask(donor, PartOf(Content.BLOCKS, position=position), epoch)
                 self._require_as_clean(damage, part.settled.cleanness)
+                at = self._dropped_at(part.settled)
                 came = await self._decoded(part.part.data, position)
             except OncelogError:
                 if not blocks:
                     raise
                 # What it has is put in place; another one may have the rest.
                 break
-            cleanness = part.settled.cleanness
+            cleanness, dropped_at = part.settled.cleanness, max(dropped_at, at)
             blocks += came
             size += len(part.part.data)
             position = came[-1].end_offset
-        return Donation(blocks, cleanness)
+        return Donation(blocks, cleanness, dropped_at)
 
     async def _ask(self, donor: Address, wanted: PartOf, epoch: int) -> SnapshotPart:
         """Raises OncelogError; at once where it is halted."""
@@ -272,6 +277,18 @@ class Healing:
                 f"of what was taken out there ({there}) and here ({here}) a tombstone may be gone "
                 "of which an older record would stay"
             )
+
+    def _dropped_at(self, there: SettledThere) -> int:
+        """Raises Unavailable where this journal is not that far: cut at its end, the data log would
+        be given up."""
+        if not there.cleanness.tombstones_to:
+            return 0
+        if there.allowed.at > self._synced_end():
+            raise Unavailable(
+                f"tombstones may be gone there by a state at {there.allowed.at}, and the journal "
+                f"here ends at {self._synced_end()}"
+            )
+        return there.allowed.at
 
     async def _decoded(self, data: bytes, position: int) -> Sequence[Block]:
         """Neighbours, the first of which holds `position`. Raises CorruptLog, Unavailable."""
@@ -306,10 +323,14 @@ class Healing:
         )
         return found
 
-    async def _replace(self, blocks: list[Block], cleanness: Cleanness, donor: Address) -> None:
+    async def _replace(self, blocks: list[Block], donation: Donation, donor: Address) -> None:
         """Raises OSError, ValueError."""
         failpoints.reach("driver.heal_replace.before")
-        await self._around.offload(lambda: self._data.replace(blocks, donor=cleanness))
+        await self._around.offload(
+            lambda: self._data.replace(
+                blocks, donor=donation.cleanness, dropped_at=donation.dropped_at
+            )
+        )
         failpoints.reach("driver.heal_replace.after")
         first, end = blocks[0].first_offset, blocks[-1].end_offset
         self._failing_since_ms, self._not_before_ms = None, 0

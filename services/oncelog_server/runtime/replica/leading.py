@@ -130,6 +130,7 @@ class Leadership:
             around,
             agrees_in=lambda: self.agrees_in,
             tombstones_below=lambda: self.compacting.asked.tombstones_below,
+            synced_end=lambda: journal.synced_end,
         )
         turns = Turns(self.settling, self.compacting)
         self._snapshots = Snapshots(partition, journal, around, self.trimming, turns, self.healing)

@@ -177,11 +177,12 @@ class ReceivingData:
                 f"may be here, below {self._next}"
             )
         noted = cleanness
-        if noted != data.cleanness:
+        dropped_at = target.allowed.at if noted.tombstones_to else 0
+        if noted != data.cleanness or data.dropped_at < dropped_at:
             if self._unsynced_bytes:
                 # What came and is not noted would be given up.
                 await self._sync(target)
-            await self._offload(lambda: data.note_cleanness(noted))
+            await self._offload(lambda: data.note_cleanness(noted, dropped_at=dropped_at))
 
     async def _append(self, came: bytes, target: SettledThere) -> None:
         """Raises DoesNotFit, CorruptLog, OSError."""

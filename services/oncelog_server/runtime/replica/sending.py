@@ -41,7 +41,7 @@ async def read_part(
     offset = JournalOffset(parts.offset)
     if wanted.content in (Content.DATA, Content.BLOCKS):
         data = journal.data
-        rests_on = journal.allowance_at(max(data.settled_at, data.begun_at))
+        rests_on = journal.allowance_at(max(data.settled_at, data.begun_at, data.dropped_at))
         said = data.cleanness
         dropped_to = said.holes_below if tombstones_below is None else tombstones_below
         there = SettledThere(

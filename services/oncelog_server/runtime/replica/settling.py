@@ -124,6 +124,11 @@ class Settling:
         """What the newest snapshot that is known to stand says."""
         return None if self._newest is None else self._newest.settled
 
+    @property
+    def counted_at(self) -> int | None:
+        """Journal offset of that snapshot."""
+        return None if self._newest is None else self._newest.offset
+
     def decided(self, settled: Settled) -> Settled:
         """What this replica makes of what a state says: `wanted` where it settles."""
         return settled._replace(wanted=self._worth.wants(settled))

@@ -1,7 +1,7 @@
 """One pass over a data log that takes out what is superseded (`core/cleaning`), piece by piece.
 
     1  keys of what was not looked at yet ──► the last offset of each, in bounded memory
-    2  noted: holes below X                       (a cut below X would lack what is taken out now)
+    2  noted: holes below X, dropped at           (a cut below would lack what is taken out now)
     3  file by file, from the front: written anew beside the old ones, synced
     4  it stands: as "<base>-<end>.joined" where it is in the place of several, which go then;
        and under the name of the first one
@@ -68,11 +68,13 @@ class DataCleaning:
         *,
         below: int,
         tombstones_below: int,
+        said_at: int = 0,
         map_bytes_max: int,
         at_least: int = 0,
         visible_until_ms: int | None = None,
     ) -> None:
-        """`below`: X at most, where memory holds all keys. `visible_until_ms`: what became readable
+        """`below`: X at most, where memory holds all keys. `said_at`: journal offset of the state
+        that says `tombstones_below`. `visible_until_ms`: what became readable
         later is not looked at, but below `at_least`. Its first piece takes its memory."""
         self._log = log
         self._settler = settler
@@ -83,6 +85,7 @@ class DataCleaning:
         self._at_least = at_least
         self._visible_until_ms = visible_until_ms
         self._tombstones_below = tombstones_below
+        self._said_at = said_at
         self._map_bytes_max = map_bytes_max
         self._last = LastOffsets(max_bytes=0, keys_wanted=0)
         self._file: RewrittenFile | None = None
@@ -139,7 +142,10 @@ class DataCleaning:
             return
         yield HOLES
         said = log.cleanness
-        log.note_cleanness(said._replace(holes_below=max(said.holes_below, self.below)))
+        log.note_cleanness(
+            said._replace(holes_below=max(said.holes_below, self.below)),
+            dropped_at=self._said_at if self.tombstones_below else 0,
+        )
         if any(file.base < self.below for file, _ in log.spans()[-1:]):
             log.seal()
         for group in self._groups():

@@ -2,7 +2,8 @@
 changed here.
 
 Invariant: what was taken out because a record of the lost end superseded it must not be missing, so
-a log that would end below its holes is no use as a whole (docs/adr/0074).
+a log that would end below its holes is no use as a whole (docs/adr/0074). Nor must a tombstone that
+was dropped by what stood in the lost end: who leads without it serves what the tombstone removed.
 """
 
 from __future__ import annotations
@@ -19,11 +20,15 @@ def noted_cut(
     settled: DataNote, files: Sequence[DataFile], journal_end: int, *, journal_start: int
 ) -> DataNote | None:
     """The blocks that became readable by what stands below this journal offset; None: all did.
-    Where that would lack what is superseded, it is nothing, of a journal that has everything; else
-    this raises CorruptLog. Blocking. Raises OSError."""
-    if settled.settled_at <= journal_end:
+    Where that would lack what is superseded, or a tombstone, it is nothing, of a journal that has
+    everything; else this raises CorruptLog. Blocking. Raises OSError."""
+    if max(settled.settled_at, settled.dropped_at) <= journal_end:
         return None
-    settled = settled._replace(settled_at=journal_end)
+    settled = settled._replace(settled_at=min(settled.settled_at, journal_end))
+    if settled.dropped_at > journal_end:
+        if journal_start:
+            raise _lacks_tombstones(settled, journal_end)
+        return settled._replace(settled_end=settled.begin)
     for file in reversed(files):
         extent = Extent(file.base, settled.settled_end, file.size, file.index)
         found = at_once(find_exposed_above(extent, journal_end), file.file)
@@ -51,4 +56,11 @@ def _lacks_superseded(cut: DataNote) -> CorruptLog:
     return CorruptLog(
         f"what is settled would end at offset {cut.settled_end}, and what was superseded below "
         f"{cut.holes_below} was taken out of it: this replica has to be copied anew"
+    )
+
+
+def _lacks_tombstones(settled: DataNote, journal_end: int) -> CorruptLog:
+    return CorruptLog(
+        f"the journal would end at {journal_end}, and tombstones were dropped as a state at "
+        f"{settled.dropped_at} of it said: this replica has to be copied anew"
     )

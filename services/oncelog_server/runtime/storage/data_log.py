@@ -93,15 +93,17 @@ class DataLog(DataView):
         beyond. Raises UnknownFrame where a newer version wrote it, OSError."""
         return cls(disk, directory, segment_bytes, recover_data(disk, directory), open_files)
 
-    def note_cleanness(self, cleanness: Cleanness) -> None:
-        """Durably, whichever slot of the note rots. What is not noted is given up. Raises
-        OSError."""
+    def note_cleanness(self, cleanness: Cleanness, *, dropped_at: int = 0) -> None:
+        """Durably, whichever slot of the note rots. `dropped_at`: journal offset of a state by
+        which tombstones go, or are gone of what comes; 0: none are. What is not noted is given
+        up. Raises OSError."""
         self._settle_doubts()
         self._make_directory()
-        self._note_cleanness(cleanness)
+        self._note_cleanness(cleanness, dropped_at)
 
-    def _note_cleanness(self, cleanness: Cleanness) -> None:
-        settled = self._settled._replace(**cleanness._asdict())
+    def _note_cleanness(self, cleanness: Cleanness, dropped_at: int = 0) -> None:
+        at = max(self.dropped_at, dropped_at)
+        settled = self._settled._replace(dropped_at=at, **cleanness._asdict())
         if settled != self._settled:
             self._note.save_in_both(settled)
             self._settled = settled
@@ -248,14 +250,16 @@ class DataLog(DataView):
         elif self._settled.beyond_goes:
             self._remove_beyond()
 
-    def replace(self, blocks: Sequence[Block], *, donor: Cleanness | None = None) -> None:
+    def replace(
+        self, blocks: Sequence[Block], *, donor: Cleanness | None = None, dropped_at: int = 0
+    ) -> None:
         """Puts these in the place of what stands in one file of the offsets that they cover: damage
         (`damaged_at`) or a part of it, or whole blocks. Durable when it returns; readers have what
         was or what is. What is not noted is given up. Blocking. Raises ValueError where they do not
         fit there, OSError: then nothing that is read changes.
 
-        `donor`: what was taken out of the data log that they are of, where that is another one's.
-        It is noted before they are there."""
+        `donor`: what was taken out of the data log that they are of, where that is another one's;
+        `dropped_at`: as in `note_cleanness`. Both are noted before they are there."""
         self._settle_doubts()
         first, end = blocks[0].first_offset, blocks[-1].end_offset
         if any(one.end_offset != two.first_offset for one, two in pairwise(blocks)):
@@ -264,7 +268,7 @@ class DataLog(DataView):
             raise ValueError(f"offsets {first} to {end} are not in the data log")
         new = [(block.first_offset, b"".join(encode_block(block))) for block in blocks]
         if not self._files or first < self._first_base:
-            self._put_in_front(first, end, new, donor)
+            self._put_in_front(first, end, new, self._cleanness_with(donor, first, end), dropped_at)
             return
         file, extent = self._holding(first)
         kept = at_once(all_intact(extent), file.file)
@@ -274,7 +278,7 @@ class DataLog(DataView):
         fits = all(first <= it.step.first_offset and it.step.end_offset <= end for it in replaced)
         if not fits or end > extent.end_offset:
             raise ValueError(f"offsets {first} to {end} are no whole blocks of {file.path}")
-        self._note_cleanness(self._cleanness_with(donor, first, end))
+        self._note_cleanness(self._cleanness_with(donor, first, end), dropped_at)
         if self._grows(file):
             # It takes no more: the note speaks of a place in it that will be another.
             self._forget_position()
@@ -291,14 +295,18 @@ class DataLog(DataView):
         self._known_damage.forget(first, end)
 
     def _put_in_front(
-        self, first: int, end: int, new: list[tuple[int, bytes]], donor: Cleanness | None
+        self,
+        first: int,
+        end: int,
+        new: list[tuple[int, bytes]],
+        noted: Cleanness,
+        dropped_at: int,
     ) -> None:
         """Of a file that is gone: from its begin on, so that what is left of it is in one piece."""
         lost_to = self._first_base
         if end > lost_to or first > self.begin:
             raise ValueError(f"what lacks are the offsets {self.begin} to {lost_to}")
-        noted = self._cleanness_with(donor, first, end)
-        self._note_cleanness(noted)
+        self._note_cleanness(noted, dropped_at)
         anew = DataFile.written_anew(self.disk, self.directory, first, new)
         self._files = (anew, *self._files)
         self._history += 1
@@ -362,7 +370,7 @@ class DataLog(DataView):
         cut = noted_cut(self._settled, self._files, journal_end, journal_start=journal_start)
         if self.begun_at > journal_end:
             self.take_back_begin(journal_start=journal_start)
-        if cut is None or self.settled_at <= journal_end:
+        if cut is None or max(self.settled_at, self.dropped_at) <= journal_end:
             return
         cut = cut._replace(begin=self.begin, begun_at=self.begun_at)
         if cut.settled_end <= max(self.begin, self._first_base):
@@ -384,10 +392,15 @@ class DataLog(DataView):
 
     def learn_begin(self, begins_by: Callable[[int], int | None], journal_end: int) -> None:
         """Where no note says by which state it begins: the oldest that begins there or behind
-        (`begins_by`: its journal offset), or one at the end of the journal."""
+        (`begins_by`: its journal offset), or one at the end of the journal. By which tombstones
+        are gone: one at that end."""
         if self.begun_at == NOT_KNOWN:
             known = begins_by(self.begin)
             self._save(self._settled._replace(begun_at=journal_end if known is None else known))
+        if self.dropped_at == NOT_KNOWN:
+            self._note.save_in_both(self._settled._replace(dropped_at=journal_end))
+            assert self._note.kept is not None, "it was saved"
+            self._settled = self._note.kept
 
     def begin_at(self, offset: int, *, begun_at: int) -> None:
         """Gives up every block, and begins at an offset: what is below was deleted, as the state at

@@ -7,7 +7,8 @@ Invariants:
     not behind a cut (`beyond_goes`). All else that stands there goes;
   * a note that is lost is made again from the files: nobody can tell any more what was promised, so
     nothing that is in them goes. Of the last one counts all up to its last intact block. Nor can
-    anybody tell what was taken out of them, or by which state it begins where it does.
+    anybody tell what was taken out of them, or by which state that was,
+    or by which it begins where it does.
 """
 
 from __future__ import annotations
@@ -88,7 +89,12 @@ def _without_note(files: list[DataFile]) -> tuple[DataNote, list[DataFile]]:
     """What all files say, and those that have blocks."""
     *sealed, last = files
     begin = files[0].base
-    unknown = DataNote(begin, begun_at=NOT_KNOWN if begin else 0, holes_below=NOT_KNOWN)
+    unknown = DataNote(
+        begin,
+        begun_at=NOT_KNOWN if begin else 0,
+        holes_below=NOT_KNOWN,
+        dropped_at=NOT_KNOWN,
+    )
     found = _intact(last, _NO_END)
     if not found:
         # The next block takes its name; its bytes are left to whoever can read more of them.

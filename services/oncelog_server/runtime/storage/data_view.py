@@ -82,6 +82,12 @@ class DataView:
         return self._settled.begun_at
 
     @property
+    def dropped_at(self) -> int:
+        """Journal offset of a state by which tombstones may be gone; 0: none are. NOT_KNOWN: it
+        stood somewhere in this journal."""
+        return self._settled.dropped_at
+
+    @property
     def compacted_to(self) -> int:
         """Offset, at most the settled end: what a record below supersedes is gone."""
         return max(self.begin, min(self._settled.compacted_to, self.settled_end))
