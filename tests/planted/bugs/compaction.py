@@ -174,6 +174,23 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "copied-without-what-it-was-settled-from",
+        "I33: a cut below what a part rests on knows of it before the part is noted",
+        (
+            Edit(
+                f"{RECEIVING}._note_cleanness",
+                "settled_at = target.allowed.at if noted.holes_below else 0",
+                "settled_at = 0",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_receiving_compacted",
+                "test_i33_what_lacks_in_a_part_is_noted_before_it_is_kept",
+            ): "assert",
+        },
+    ),
+    Bug(
         "copied-without-what-dropped-tombstones",
         "I33: by which state tombstones are gone is noted of what comes, too",
         (
@@ -265,7 +282,7 @@ BUGS: Final = (
         (
             Edit(
                 f"{RECEIVING}._note_cleanness",
-                "if noted != data.cleanness or data.dropped_at < dropped_at:",
+                "if noted != data.cleanness or not is_noted:",
                 "if False:",
             ),
         ),
@@ -273,7 +290,7 @@ BUGS: Final = (
             unit(
                 "runtime/test_receiving_compacted",
                 "test_i33_what_lacks_in_a_part_is_noted_before_it_is_kept",
-            ): "assert 0 == 30",
+            ): "== (40, 90)",
         },
     ),
     Bug(

@@ -18,7 +18,13 @@ from oncelog_server.runtime.storage.data_log import DataLog
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.runtime.test_followers import Trio
 from tests.unit.runtime.test_receiving import begin_in_the_middle, follow
-from tests.unit.runtime.test_receiving_data import SETTLED_AT, Settles, after_a_kill, asked_for
+from tests.unit.runtime.test_receiving_data import (
+    SETTLED_AT,
+    Settles,
+    after_a_kill,
+    asked_for,
+    read_all,
+)
 from tests.unit.runtime.test_trimming import live
 from tests.unit.storage.cleaned_logs import SETTLER, clean, held, must_be, unit_of
 
@@ -36,11 +42,13 @@ GIVEN: Final = [
 DROPPED_AT: Final = 95
 
 
-def settle(log: DataLog, start: int, end: int, *, units_each: int) -> None:
+def settle(
+    log: DataLog, start: int, end: int, *, units_each: int, settled_at: int = SETTLED_AT
+) -> None:
     units = [unit_of(at, [GIVEN[at]]) for at in range(start, end)]
     for number in range(0, len(units), units_each):
         log.append([SETTLER.joined(units[number : number + units_each])])
-    log.sync_and_note(SETTLED_AT)
+    log.sync_and_note(settled_at)
 
 
 def story(
@@ -124,25 +132,34 @@ def test_i33_who_has_what_every_tombstone_there_is_for_keeps_it(
     story(monkeypatch, 0, tell)
 
 
+@pytest.mark.parametrize("sync_every", [1, 1 << 20])
 def test_i33_what_lacks_in_a_part_is_noted_before_it_is_kept(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, sync_every: int
 ) -> None:
-    """A kill in the middle: who cuts what came, knows."""
+    """A kill in the middle, of the process: blocks that were not synced are there. Who cuts what
+    came, knows."""
     monkeypatch.setattr(snapshot_parts, "PART_BYTES_MAX", 64)
-    monkeypatch.setattr(receiving_data, "SYNC_EVERY_BYTES", 1)
+    monkeypatch.setattr(receiving_data, "SYNC_EVERY_BYTES", sync_every)
 
     async def tell(trio: Trio) -> None:
         one, two, _ = trio.benches
-        settle(two.journal.data, 0, 4, units_each=3)
+        # As a pass to 40 does before it takes anything out.
+        one.journal.data.note_cleanness(Cleanness(30, 0, 40))
+        settle(two.journal.data, 0, 4, units_each=3, settled_at=20)
         await trio.elect(one, 3, followers=0)
         two.driver.aim(follow(one))
         for _ in range(3_000):
-            if len(asked_for(trio, two)) == 3:
+            if two.journal.data._end > 4:
                 break
             two.driver.report()
             await asyncio.sleep(0.001)
-        two = await after_a_kill(trio, 1)
-        assert 4 < two.journal.data.settled_end < 40
-        assert two.journal.data.cleanness.holes_below == 30
+        two = await after_a_kill(trio, 1, keeps_page_cache=True)
+        data = two.journal.data
+        assert 4 < data.settled_end < 40, "a start goes on with what came"
+        assert (data.cleanness.holes_below, data.settled_at) == (40, SETTLED_AT)
+        end = SETTLED_AT - 1
+        assert all(block.exposed_below <= end for block in read_all(data)), "each became readable"
+        data.cut(end, journal_start=0)
+        assert data.settled_end == 0, "what superseded it is nowhere here"
 
     story(monkeypatch, 0, tell)

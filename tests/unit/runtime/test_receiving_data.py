@@ -130,11 +130,12 @@ def require_same(one: Bench, other: Bench) -> None:
     assert other.journal.log_end == one.journal.log_end
 
 
-async def after_a_kill(trio: Trio, number: int) -> Bench:
-    """The node starts again, on what its disk has."""
+async def after_a_kill(trio: Trio, number: int, *, keeps_page_cache: bool = False) -> Bench:
+    """The node starts again, on what its disk has. `keeps_page_cache`: of the process alone."""
     old = trio.benches[number]
     old.driver.aim(StandBy())
-    old.disk.crash(Tear.NOTHING)
+    if not keeps_page_cache:
+        old.disk.crash(Tear.NOTHING)
     new = trio.benches[number] = Bench(
         old.loop, old.disk.reopen(), min_insync_replicas=2, node_id=old.node_id
     )

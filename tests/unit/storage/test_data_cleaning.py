@@ -554,3 +554,21 @@ def test_i33_where_the_note_is_lost_tombstones_may_be_gone_by_all_that_the_journ
     assert log.settled_end == 70, "the journal has lost nothing since"
     log.cut(399, journal_start=0)
     assert log.settled_end == 0
+
+
+def test_i33_what_came_and_was_not_noted_is_given_up_by_a_cut_below_what_it_rests_on() -> None:
+    """Blocks of a compacted log that stand beyond the note when the process is killed."""
+    there = open_data(FakeDisk(), segment_bytes=SEGMENT_BYTES)
+    settle(there, *(unit_of(number, [OFTEN[number]]) for number in range(70)))
+    clean(there, 70)
+    disk = FakeDisk()
+    log = open_data(disk)
+    log.note_cleanness(there.cleanness, settled_at=there.settled_at)
+    log.append_copied(there.parts_from(0, 1))
+    log = open_data(disk.reopen())
+    end = log.settled_end
+    assert 0 < end < 70
+    log.cut(there.settled_at, journal_start=0)
+    assert log.settled_end == end, "what it rests on is there: the next part follows"
+    log.cut(2 * end + 2, journal_start=0)
+    assert log.settled_end == 0, "it is settled once more"

@@ -129,6 +129,7 @@ class ReceivingData:
                 begin, rests_on = part.settled.begin, part.settled.allowed
                 await self._begin_at(begin, begun_at=rests_on.at)
                 continue
+            target = await self._resting_on(part.settled, target)
             try:
                 await self._note_cleanness(part.settled, target)
                 await self._append(part.part.data, target)
@@ -149,6 +150,13 @@ class ReceivingData:
                 return
             await asyncio.sleep(NOTE_EVERY_MS / 1000)
         raise Unavailable("the disk here has not taken a note within NOTE_LOOKS_MAX looks")
+
+    async def _resting_on(self, came: SettledThere, target: SettledThere) -> SettledThere:
+        """The target, with what a part rests on of which more may have been taken out since."""
+        if not came.cleanness.holes_below or came.allowed <= target.allowed:
+            return target
+        await self._rest_on(came)
+        return target._replace(allowed=came.allowed)
 
     async def _begin_at(self, offset: int, *, begun_at: int) -> None:
         await self._offload(lambda: self._data.begin_at(offset, begun_at=begun_at))
@@ -178,11 +186,16 @@ class ReceivingData:
             )
         noted = cleanness
         dropped_at = target.allowed.at if noted.tombstones_to else 0
-        if noted != data.cleanness or data.dropped_at < dropped_at:
+        # What superseded may be nowhere here, if a kill comes before the part is noted.
+        settled_at = target.allowed.at if noted.holes_below else 0
+        is_noted = data.dropped_at >= dropped_at and data.settled_at >= settled_at
+        if noted != data.cleanness or not is_noted:
             if self._unsynced_bytes:
                 # What came and is not noted would be given up.
                 await self._sync(target)
-            await self._offload(lambda: data.note_cleanness(noted, dropped_at=dropped_at))
+            await self._offload(
+                lambda: data.note_cleanness(noted, dropped_at=dropped_at, settled_at=settled_at)
+            )
 
     async def _append(self, came: bytes, target: SettledThere) -> None:
         """Raises DoesNotFit, CorruptLog, OSError."""

@@ -93,17 +93,26 @@ class DataLog(DataView):
         beyond. Raises UnknownFrame where a newer version wrote it, OSError."""
         return cls(disk, directory, segment_bytes, recover_data(disk, directory), open_files)
 
-    def note_cleanness(self, cleanness: Cleanness, *, dropped_at: int = 0) -> None:
-        """Durably, whichever slot of the note rots. `dropped_at`: journal offset of a state by
-        which tombstones go, or are gone of what comes; 0: none are. What is not noted is given
-        up. Raises OSError."""
+    def note_cleanness(
+        self, cleanness: Cleanness, *, dropped_at: int = 0, settled_at: int = 0
+    ) -> None:
+        """Durably, whichever slot of the note rots. What is not noted is given up. Raises OSError.
+
+        Journal offsets: `dropped_at`: of a state by which tombstones go, or are gone of what
+        comes; 0: none are. `settled_at`: of the one that another data log was settled from, where
+        blocks of it come."""
         self._settle_doubts()
         self._make_directory()
-        self._note_cleanness(cleanness, dropped_at)
+        self._note_cleanness(cleanness, dropped_at, settled_at)
 
-    def _note_cleanness(self, cleanness: Cleanness, dropped_at: int = 0) -> None:
-        at = max(self.dropped_at, dropped_at)
-        settled = self._settled._replace(dropped_at=at, **cleanness._asdict())
+    def _note_cleanness(
+        self, cleanness: Cleanness, dropped_at: int = 0, settled_at: int = 0
+    ) -> None:
+        settled = self._settled._replace(
+            dropped_at=max(self.dropped_at, dropped_at),
+            settled_at=max(self.settled_at, settled_at),
+            **cleanness._asdict(),
+        )
         if settled != self._settled:
             self._note.save_in_both(settled)
             self._settled = settled
