@@ -131,7 +131,7 @@ BUGS: Final = (
         (
             Edit(
                 f"{LOG}.replace",
-                "self._save(self._settled._replace(base=self.settled_end, position=0))",
+                "self._forget_position()",
                 "pass",
             ),
         ),
