@@ -47,6 +47,8 @@ from oncelogpb.v1 import partition_leader_pb2
 log = logging.getLogger("oncelog.table")
 
 # How long nothing may come before it looks for partitions that were added, seconds.
+# A shorter wait would be none.
+LEAST_WAIT_S: Final = 0.001
 IDLE_S: Final = 1.0
 # Removed keys that are remembered before it looks whether they may be forgotten, and how long that
 # may take, seconds.
@@ -252,7 +254,7 @@ class TableView(Mapping[bytes, bytes]):
             moved = self._moved
             self.require_following()
             wait_s = (began_ms - self._protocol.now_ms()) / 1000 + timeout_s
-            if wait_s <= 0:
+            if wait_s < LEAST_WAIT_S:
                 raise self._too_slow(left, timeout_s, began_ms)
             waiting = asyncio.ensure_future(moved.wait())
             try:
