@@ -3,6 +3,7 @@ and once, whatever dies."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import subprocess
@@ -129,10 +130,15 @@ def test_i21_each_transaction_is_processed_whole_and_once_though_its_reader_is_k
     places = [(one, 0), (one, 1), (two, 0)]
     out = log.admin.create_topic(f"{one}-out", partitions=1).name
     written: dict[int, list[tuple[str, int, str]]] = {}
-    ended = threading.Event()
+    killed, ended = threading.Event(), threading.Event()
 
     def writing(number: int) -> None:
-        written.update(write(log, places, random.Random(number), f"{one}-{number}", 150))
+        """Until the last kill, so that each reader finds something to process."""
+        chance = random.Random(number)
+        for turn in itertools.count():
+            written.update(write(log, places, chance, f"{one}-{number}-{turn}", 30))
+            if killed.wait(0.5):
+                break
 
     writers = [threading.Thread(target=writing, args=[number]) for number in range(3)]
     arguments = [cluster.bootstrap, f"of {one}", delivery, str(tmp_path / "buffers"), out, one, two]
@@ -152,6 +158,7 @@ def test_i21_each_transaction_is_processed_whole_and_once_though_its_reader_is_k
                     time.sleep(chance.random())
                     kills += 1
                 else:
+                    killed.set()
                     for writer in writers:
                         writer.join()
                     until(lambda: len(processed(log, out)) >= len(written), "all are processed")
