@@ -76,6 +76,18 @@ def described(up: Up) -> list[dict[str, Any]]:
     return list(topic["partitions"])
 
 
+def leader_of(up: Up) -> str:
+    """Of the first partition. While it moves there is none for a moment."""
+    found: list[str] = []
+
+    def has_one() -> bool:
+        found.extend(filter(None, [described(up)[0]["leader_node"]]))
+        return bool(found)
+
+    until(has_one, "somebody leads while it moves")
+    return found[0]
+
+
 def values(up: Up) -> list[str]:
     return [row["value"] for row in up.lines("consume", TOPIC)]
 
@@ -92,8 +104,7 @@ def test_i5_replicas_move_while_records_are_written(up: Up, folder: Path) -> Non
         up.ask("topic", "reassign", TOPIC, f"--to={two},{three}")
         assert all(part["replicas"] == [two, three] for part in described(up))
         up.ask("topic", "reassign", TOPIC, f"--to={one},{two}", "--wait-s=0")
-        (leader,) = {part["leader_node"] for part in described(up)[:1]}
-        name = {one: "", two: "-2", three: "-3"}[leader]
+        name = {one: "", two: "-2", three: "-3"}[leader_of(up)]
         (pid,) = children_of(up.pid, f"--data={folder / f'partition_leader{name}'}\0")
         os.kill(pid, signal.SIGKILL)
         up.ask("topic", "reassign", TOPIC, f"--to={one},{two}")

@@ -78,6 +78,8 @@ class Held(NamedTuple):
     compacted_to: int
     tombstones_to: int
     holes_below: int
+    # Tombstones below are gone.
+    dropped_to: int = 0
 
 
 def staying(committed: Committed, begin: int, below: int, tombstones_below: int) -> set[int]:
@@ -207,6 +209,9 @@ def require_held(committed: Committed, held: Held) -> None:
                 f"I33: {offset} of {committed[offset].row.key!r} is superseded below {below}, and "
                 "stands there yet"
             )
+            assert offset >= held.dropped_to or not committed[offset].is_tombstone, (
+                f"I33: tombstones below {held.dropped_to} are gone, and {offset} stands there yet"
+            )
             continue
         commit = committed[offset]
         assert commit.row.key is not None, f"I33: {offset} has no key, and is missing"
@@ -235,7 +240,7 @@ def require_alike(committed: Committed, replicas: Sequence[Held]) -> None:
 
 def _state(held: Held) -> tuple[int, ...]:
     """What its content follows from, where no pass is unfinished."""
-    is_whole = held.holes_below <= held.compacted_to
+    is_whole = held.holes_below <= held.compacted_to and held.dropped_to == held.tombstones_to
     return (*held[:2], *held[3:]) if is_whole else (-1, id(held))
 
 

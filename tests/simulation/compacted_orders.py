@@ -115,7 +115,7 @@ class CompactedOrders:
                     found.append(
                         f"{replica}: {data.compacted_to} of {wanted}, settled {data.settled_end}"
                     )
-                elif data.cleanness.tombstones_to < self._tombstones_below(replica):
+                elif data.cleanness.dropped_to < self._tombstones_below(replica):
                     found.append(f"{replica}: tombstones below {self._tombstones_below(replica)}")
         return found
 
@@ -150,4 +150,5 @@ async def held_of(data: DataLog) -> Held:
         data.compacted_to,
         said.tombstones_to,
         said.holes_below,
+        said.dropped_to,
     )

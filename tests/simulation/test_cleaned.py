@@ -51,8 +51,10 @@ def step(
     return Step(asked_ms, told_ms, begin, end, [(it, LOG[it].row) for it in offsets])
 
 
-def held(*offsets: int, to: int = END, tombstones: int = 0, holes: int = END) -> Held:
-    return Held(0, END, {it: LOG[it].row for it in offsets}, to, tombstones, holes)
+def held(
+    *offsets: int, to: int = END, tombstones: int = 0, holes: int = END, dropped: int = 0
+) -> Held:
+    return Held(0, END, {it: LOG[it].row for it in offsets}, to, tombstones, holes, dropped)
 
 
 def test_i33_what_stays_is_the_last_of_each_key_below_the_point() -> None:
@@ -155,6 +157,9 @@ def test_a_scan_that_jumps_is_no_scan() -> None:
         held(2, 4, 5, 6),
         held(4, 5, 6, tombstones=4),
         held(5, 6, tombstones=6),
+        held(5, 6, tombstones=6, dropped=6),
+        # Of what came from another replica, some may have gone there.
+        held(4, 5, 6, tombstones=6, dropped=4),
         held(2, 3, 4, 5, 6, to=4),
         # Passes that were not finished.
         held(1, 2, 3, 4, 5, 6, to=0),
@@ -174,6 +179,7 @@ def test_i33_what_a_replica_may_hold_is_not_complained_of(right: Held) -> None:
         # Superseded by what its holes are said to be below.
         (held(1, 2, 4, 5, 6, to=0, holes=5), "I33: 3 of b'a' is missing, and nothing below 5"),
         (held(2, 4, 5, 6)._replace(end=6), "6 is outside"),
+        (held(4, 5, 6, tombstones=6, dropped=6), "I33: tombstones below 6 are gone, and 4 stands"),
     ],
 )
 def test_i33_what_a_replica_holds_wrongly_is_noticed(wrong: Held, said: str) -> None:
@@ -194,6 +200,7 @@ def test_i33_a_replica_with_another_record_is_noticed() -> None:
 def test_i33_replicas_that_are_cleaned_alike_and_differ_are_noticed() -> None:
     require_alike(LOG, [])
     require_alike(LOG, [held(2, 4, 5, 6), held(2, 4, 5, 6), held(*range(END), to=0, holes=0)])
+    require_alike(LOG, [held(5, 6, tombstones=6, dropped=6), held(4, 5, 6, tombstones=6)])
     with pytest.raises(AssertionError, match="I33: two replicas are cleaned alike"):
         require_alike(LOG, [held(2, 4, 5, 6), held(1, 2, 4, 5, 6)])
     with pytest.raises(AssertionError, match="I33: the last value of b'a' is at 5, found 3"):

@@ -122,10 +122,13 @@ class Cleanness(NamedTuple):
 
     # What a later record below this superseded is gone.
     compacted_to: int = 0
-    # No tombstone at or above was taken out; those below are gone, or may go at any time.
+    # No tombstone at or above was taken out; those below may go at any time, or are gone.
     tombstones_to: int = 0
     # Whatever was taken out was superseded by a record below this.
     holes_below: int = 0
+    # Tombstones below are gone, all of them. Where blocks came from another replica, which says of
+    # its own no more than what may be gone, that is less than `tombstones_to`.
+    dropped_to: int = 0
 
     def with_part(self, there: Cleanness, *, first: int, end: int) -> Cleanness | None:
         """Of this log, which ends at `first`, once [first, end) comes from another replica's.
@@ -141,6 +144,7 @@ class Cleanness(NamedTuple):
             min(self.compacted_to, max(there.compacted_to, first)),
             max(tombstones_to, dropped_to) if dropped_to > first else tombstones_to,
             max(self.holes_below, there.holes_below),
+            min(self.dropped_to, max(there.dropped_to, first)),
         )
 
     def with_part_inside(self, there: Cleanness, *, first: int, end: int) -> Cleanness | None:

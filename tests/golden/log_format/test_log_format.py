@@ -118,7 +118,7 @@ def sample_block() -> Block:
     )
 
 
-DATA_NOTE = DataNote(4000, 4711, 9000, 4500, 8192, 0, 8700, 4600, 4100, 4650, 8900)
+DATA_NOTE = DataNote(4000, 4711, 9000, 4500, 8192, 0, 8700, 4600, 4100, 4650, 8900, 4050)
 
 
 def written() -> dict[str, bytes]:
@@ -204,12 +204,12 @@ def test_a_note_of_the_version_before_is_read() -> None:
     assert decode_note(slot[:40] + b"?" + slot[41:]) is None
 
 
-@pytest.mark.parametrize("at", [0, 4, 8, 64, 88, 96, 103])
+@pytest.mark.parametrize("at", [0, 4, 8, 64, 88, 96, 104, 111])
 def test_a_note_of_which_a_byte_is_another_is_none(at: int) -> None:
     slot = encode_note(5, DATA_NOTE)
     assert decode_note(slot) == (5, DATA_NOTE)
     assert decode_note(slot[:at] + bytes([slot[at] ^ 1]) + slot[at + 1 :]) is None
-    assert decode_note(slot[:103]) is None
+    assert decode_note(slot[:111]) is None
 
 
 def test_a_data_log_of_the_version_before_goes_on_with_notes_of_this_one() -> None:

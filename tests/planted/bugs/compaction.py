@@ -49,6 +49,36 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "tombstones-that-may-be-gone-taken-for-gone",
+        "I33: two replicas that are cleaned to the same are equal, also where a part came of one",
+        (
+            Edit(
+                f"{WHEN}._has_tombstones_to_go",
+                "data.cleanness.dropped_to",
+                "data.cleanness.tombstones_to",
+            ),
+        ),
+        {
+            _when(
+                "test_i33_tombstones_that_came_of_a_part_go_though_the_note_says_that_they_may_be_gone"
+            ): "assert False",
+        },
+    ),
+    Bug(
+        "dropped-to-kept-where-a-part-comes",
+        "I33: of a part it is gone what its sender says is gone",
+        (
+            Edit(
+                f"{CORE}:Cleanness.with_part",
+                "min(self.dropped_to, max(there.dropped_to, first))",
+                "self.dropped_to",
+            ),
+        ),
+        {
+            _pass("test_i33_a_log_is_as_clean_as_the_less_clean_of_its_parts"): "dropped_to",
+        },
+    ),
+    Bug(
         "tombstone-at-the-point-taken-out",
         "I33: a tombstone stays until the point is behind it",
         (

@@ -272,6 +272,25 @@ def test_tombstones_go_once_the_point_lets_them() -> None:
     story(tell)
 
 
+def test_i33_tombstones_that_came_of_a_part_go_though_the_note_says_that_they_may_be_gone() -> None:
+    """Whoever sends a part says what a pass of his may have dropped, or has still to drop."""
+
+    async def tell(replica: Replica) -> None:
+        replica.settle(SMALL)
+        replica.says.compaction = Compaction(True, 0, compacted_below=4)
+        await replica.compacted(4, within_ms=1_000)
+        replica.data.note_cleanness(Cleanness(4, 4, 4), dropped_at=SAID_AT)
+        assert held(replica.data)[-1] == Kept(3, b"b", None)
+        assert not replica.waits(), "its own snapshot does not say so yet"
+        replica.says.compaction = Compaction(True, 0, compacted_below=4, tombstones_below=4)
+        assert replica.waits()
+        await replica.until(lambda: replica.data.cleanness == Cleanness(4, 4, 4, 4))
+        assert held(replica.data) == [Kept(2, b"a", b"2")]
+        assert not replica.waits()
+
+    story(tell)
+
+
 def test_one_pass_runs_at_a_time_in_a_process() -> None:
     """For each has a map of keys in memory."""
 

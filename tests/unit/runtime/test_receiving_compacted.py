@@ -84,11 +84,11 @@ def test_i33_who_gets_all_of_it_is_as_clean_as_its_leader(monkeypatch: pytest.Mo
         await trio.elect(one, 3)
         await live(*trio.benches, seconds=15)
         assert held(two.journal.data) == held(one.journal.data) == must_be(GIVEN, 30, 20)
-        assert two.journal.data.cleanness == Cleanness(30, 20, 30)
+        assert two.journal.data.cleanness == Cleanness(30, 20, 30, 20)
         assert two.journal.data.dropped_at == DROPPED_AT
         assert two.journal.allowed.at >= DROPPED_AT, "who lacks that state is not followed with it"
         two = await after_a_kill(trio, 1)
-        assert two.journal.data.cleanness == Cleanness(30, 20, 30)
+        assert two.journal.data.cleanness == Cleanness(30, 20, 30, 20)
         assert two.journal.data.dropped_at == DROPPED_AT, "a cut knows of it"
 
     story(monkeypatch, 20, tell)

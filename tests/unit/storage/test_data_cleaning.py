@@ -273,6 +273,9 @@ def test_i33_blocks_of_another_replica_that_do_not_fit_are_refused() -> None:
         (Cleanness(100, 5, 100), Cleanness(50, 16, 60), Cleanness(50, 16, 100)),
         (Cleanness(100, 5, 100), Cleanness(50, 40, 60), Cleanness(50, 20, 100)),
         (Cleanness(100, 40, 100), Cleanness(50, 12, 60), Cleanness(50, 40, 100)),
+        # Of those that may be gone there, some are not.
+        (Cleanness(50, 40, 50, 40), Cleanness(50, 40, 50, 12), Cleanness(50, 40, 50, 12)),
+        (Cleanness(50, 40, 50, 40), Cleanness(50, 40, 50), Cleanness(50, 40, 50, 10)),
         # Of a record before: it would come back.
         (Cleanness(15, 5, 15), Cleanness(50, 16, 60), None),
         # At 45, say, gone here, of a record that comes.
@@ -296,7 +299,8 @@ def test_i33_what_another_replica_has_of_the_middle_brings_nothing_back(
     here_t, there_t = data.draw(st.integers(0, here_x)), data.draw(st.integers(0, there_x))
     first = data.draw(st.integers(0, count))
     end = data.draw(st.integers(first, count))
-    here, there = Cleanness(here_x, here_t, here_x), Cleanness(there_x, there_t, there_x)
+    here = Cleanness(here_x, here_t, here_x, here_t)
+    there = Cleanness(there_x, there_t, there_x, there_t)
     joined = here.with_part_inside(there, first=first, end=end)
     if joined is None:
         assert max(here_t, there_t) > first, "what is refused could not be taken"
@@ -318,6 +322,7 @@ def test_i33_what_another_replica_has_of_the_middle_brings_nothing_back(
     for it in mixed:
         later = [key for key, _ in given_records[it.offset + 1 : joined.compacted_to]]
         assert it.key is None or it.key not in later, "it is as clean as it says"
+        assert not _is_dropped(it, joined), "what is gone is gone"
 
 
 def test_a_pass_is_over_where_files_were_changed() -> None:
@@ -408,8 +413,8 @@ def test_i33_what_another_replica_sent_brings_nothing_back(
     here_x, there_x = data.draw(st.integers(0, end)), data.draw(st.integers(0, end))
     here_t, there_t = data.draw(st.integers(0, here_x)), data.draw(st.integers(0, there_x))
     first = data.draw(st.integers(here_x, end))
-    here = Cleanness(here_x, here_t, here_x)
-    there = Cleanness(there_x, there_t, there_x)
+    here = Cleanness(here_x, here_t, here_x, here_t)
+    there = Cleanness(there_x, there_t, there_x, there_t)
     joined = here.with_part(there, first=first, end=end)
     if joined is None:
         assert there_t > first, "what is refused could not be taken"
@@ -429,6 +434,7 @@ def test_i33_what_another_replica_sent_brings_nothing_back(
         and any(key == it.key for key, _ in given_records[it.offset + 1 : below])
     ]
     assert superseded == [], "it is as clean as it says"
+    assert not any(_is_dropped(it, joined) for it in mixed), "what is gone is gone"
 
 
 @pytest.mark.parametrize(
@@ -442,12 +448,20 @@ def test_i33_what_another_replica_sent_brings_nothing_back(
         # A tombstone at 11, say, of a record that is here.
         (Cleanness(8, 4, 8), Cleanness(30, 12, 30), 10, None),
         (Cleanness(12, 4, 12), Cleanness(30, 12, 30), 10, Cleanness(12, 12, 30)),
+        # Of those that may be gone there, some are not.
+        (Cleanness(30, 20, 30, 20), Cleanness(30, 20, 30, 12), 10, Cleanness(30, 20, 30, 12)),
+        (Cleanness(30, 8, 30, 8), Cleanness(30, 20, 30, 12), 10, Cleanness(30, 20, 30, 8)),
     ],
 )
 def test_i33_a_log_is_as_clean_as_the_less_clean_of_its_parts(
     here: Cleanness, there: Cleanness, first: int, together: Cleanness | None
 ) -> None:
     assert here.with_part(there, first=first, end=60) == together
+
+
+def _is_dropped(it: Kept, of: Cleanness) -> bool:
+    """It should not be there any more."""
+    return it.key is not None and it.value is None and it.offset < of.dropped_to
 
 
 def _stays(it: Kept, last: dict[bytes | None, int], tombstones_below: int) -> bool:

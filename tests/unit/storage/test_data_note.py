@@ -20,7 +20,12 @@ def with_holes(disk: FakeDisk) -> DataLog:
     assert note.kept is not None
     note.save(
         note.kept._replace(
-            begun_at=4, compacted_to=20, tombstones_to=10, holes_below=30, dropped_at=40
+            begun_at=4,
+            compacted_to=20,
+            tombstones_to=10,
+            holes_below=30,
+            dropped_at=40,
+            dropped_to=5,
         )
     )
     return open_data(disk, segment_bytes=500)
@@ -35,12 +40,12 @@ def noted(disk: FakeDisk) -> DataNote:
 def test_what_was_taken_out_is_said_for_as_long_as_it_is_so() -> None:
     disk = FakeDisk()
     log = with_holes(disk)
-    holes = noted(disk)[-5:]
-    assert holes == (4, 20, 10, 30, 40)
+    holes = noted(disk)[-6:]
+    assert holes == (4, 20, 10, 30, 40, 5)
     settle(log, *blocks(log.settled_end, 90))
     log.cut(2 * 70, journal_start=0)
     log.close()
-    assert noted(open_and_close(disk))[-5:] == holes
+    assert noted(open_and_close(disk))[-6:] == holes
 
 
 def open_and_close(disk: FakeDisk) -> FakeDisk:
@@ -57,7 +62,7 @@ def test_of_a_log_that_was_given_up_nothing_was_taken_out(given_up: str) -> None
     else:
         log.cut(4, journal_start=0)
     assert noted(disk)[:2] == (1, 1)
-    assert noted(disk)[-4:] == (0, 0, 0, 0)
+    assert noted(disk)[-5:] == (0, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("begin", [0, 1])
@@ -70,4 +75,4 @@ def test_of_a_log_whose_note_is_lost_nobody_knows_what_was_taken_out(begin: int)
     disk.remove(f"{DIRECTORY}/settled")
     found = noted(open_and_close(disk))
     assert found.begun_at == (NOT_KNOWN if begin else 0)
-    assert found[-4:] == (0, 0, NOT_KNOWN, NOT_KNOWN)
+    assert found[-5:] == (0, 0, NOT_KNOWN, NOT_KNOWN, 0)

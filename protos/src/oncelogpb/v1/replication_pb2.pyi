@@ -772,6 +772,7 @@ class FetchSnapshotReply(google.protobuf.message.Message):
     COMPACTED_TO_FIELD_NUMBER: builtins.int
     TOMBSTONES_TO_FIELD_NUMBER: builtins.int
     HOLES_BELOW_FIELD_NUMBER: builtins.int
+    DROPPED_TO_FIELD_NUMBER: builtins.int
     cluster_id: builtins.bytes
     """UUID of the cluster, 16 bytes."""
     leader_boot_id: builtins.bytes
@@ -807,10 +808,12 @@ class FetchSnapshotReply(google.protobuf.message.Message):
     """With DATA and BLOCKS: what compaction took out of what is sent. What a later record below `compacted_to`
     superseded is gone; no tombstone at or above `tombstones_to` is; whatever is gone was superseded by
     a record below `holes_below`. A replica that keeps what it has of its own must not lack a tombstone
-    of which it has an older record: where `tombstones_to` is behind the part, it begins anew.
+    of which it has an older record: where `tombstones_to` is behind the part, it begins anew. Of the tombstones
+    below `tombstones_to`, those below `dropped_to` are gone, and others may still be there.
     """
     tombstones_to: builtins.int
     holes_below: builtins.int
+    dropped_to: builtins.int
     @property
     def slots(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """With the first part of the file: names of slots that there are."""
@@ -834,9 +837,10 @@ class FetchSnapshotReply(google.protobuf.message.Message):
         compacted_to: builtins.int = ...,
         tombstones_to: builtins.int = ...,
         holes_below: builtins.int = ...,
+        dropped_to: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_next_position", b"_next_position", "next_position", b"next_position"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_next_position", b"_next_position", "allowed_at", b"allowed_at", "allowed_epoch", b"allowed_epoch", "cluster_id", b"cluster_id", "compacted_to", b"compacted_to", "holes_below", b"holes_below", "journal_offset", b"journal_offset", "leader_boot_id", b"leader_boot_id", "next_position", b"next_position", "part", b"part", "settled_at", b"settled_at", "settled_begin", b"settled_begin", "settled_end", b"settled_end", "settled_epoch", b"settled_epoch", "slots", b"slots", "time_ms", b"time_ms", "tombstones_to", b"tombstones_to"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_next_position", b"_next_position", "allowed_at", b"allowed_at", "allowed_epoch", b"allowed_epoch", "cluster_id", b"cluster_id", "compacted_to", b"compacted_to", "dropped_to", b"dropped_to", "holes_below", b"holes_below", "journal_offset", b"journal_offset", "leader_boot_id", b"leader_boot_id", "next_position", b"next_position", "part", b"part", "settled_at", b"settled_at", "settled_begin", b"settled_begin", "settled_end", b"settled_end", "settled_epoch", b"settled_epoch", "slots", b"slots", "time_ms", b"time_ms", "tombstones_to", b"tombstones_to"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_next_position", b"_next_position"]) -> typing.Literal["next_position"] | None: ...
 
 global___FetchSnapshotReply = FetchSnapshotReply

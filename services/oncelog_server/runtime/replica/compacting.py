@@ -176,7 +176,7 @@ class Compacting:
     @property
     def _has_tombstones_to_go(self) -> bool:
         data = self._data
-        return data.cleanness.tombstones_to < min(self.asked.tombstones_below, data.compacted_to)
+        return data.cleanness.dropped_to < min(self.asked.tombstones_below, data.compacted_to)
 
     # ------------------------------------------------------------------------------------ a step
 

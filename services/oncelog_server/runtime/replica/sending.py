@@ -30,7 +30,7 @@ async def read_part(
         raise InvalidArgument("this log begins at 0: nothing was before it", field="content")
     parts = journal.snapshot_parts()
     # A pass may end while this is read: the part is no cleaner than that.
-    compacted_to = journal.data.cleanness.compacted_to
+    before = journal.data.cleanness
     read: list[Part] = []
     try:
         await offload(lambda: read.append(parts.read(wanted)))
@@ -43,12 +43,17 @@ async def read_part(
         data = journal.data
         rests_on = journal.allowance_at(max(data.settled_at, data.begun_at, data.dropped_at))
         said = data.cleanness
-        dropped_to = said.holes_below if tombstones_below is None else tombstones_below
+        may_go_to = said.holes_below if tombstones_below is None else tombstones_below
         there = SettledThere(
             data.begin,
             data.settled_end,
             rests_on,
-            Cleanness(compacted_to, max(said.tombstones_to, dropped_to), said.holes_below),
+            Cleanness(
+                before.compacted_to,
+                max(said.tombstones_to, may_go_to),
+                said.holes_below,
+                before.dropped_to,
+            ),
         )
         return SnapshotPart(offset, read[0], settled=there)
     if wanted.content is not Content.FILE or wanted.position:

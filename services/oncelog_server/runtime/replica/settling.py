@@ -237,7 +237,7 @@ class Settling:
     def _lets_tombstones_go(self, says: Compaction) -> bool:
         """Which the newest snapshot does not say: a replica drops them by what that says."""
         counted = Compaction() if self.counted is None else self.counted.compaction
-        gone_to = max(counted.tombstones_below, self._data.cleanness.tombstones_to)
+        gone_to = max(counted.tombstones_below, self._data.cleanness.dropped_to)
         return says.wanted and gone_to < says.tombstones_below
 
     def may_be_worth_it(self, settled: Settled) -> bool:

@@ -172,6 +172,7 @@ def snapshot_reply(
         compacted_to=sent.settled.cleanness.compacted_to,
         tombstones_to=sent.settled.cleanness.tombstones_to,
         holes_below=sent.settled.cleanness.holes_below,
+        dropped_to=sent.settled.cleanness.dropped_to,
     )
 
 
@@ -188,6 +189,6 @@ def snapshot_part(reply: pb.FetchSnapshotReply) -> SnapshotPart:
             reply.settled_begin,
             reply.settled_end,
             Allowance(reply.settled_at, reply.settled_epoch),
-            Cleanness(reply.compacted_to, reply.tombstones_to, reply.holes_below),
+            Cleanness(reply.compacted_to, reply.tombstones_to, reply.holes_below, reply.dropped_to),
         ),
     )

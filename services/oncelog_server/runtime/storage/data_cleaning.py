@@ -137,8 +137,7 @@ class DataCleaning:
         )
         _sweep_rewritten(log)
         yield from self._look_at_keys()
-        said = log.cleanness
-        if self.below <= self._from and self.tombstones_below <= said.tombstones_to:
+        if self.below <= self._from and self.tombstones_below <= log.cleanness.dropped_to:
             return
         yield HOLES
         said = log.cleanness
@@ -156,6 +155,7 @@ class DataCleaning:
             said._replace(
                 compacted_to=max(said.compacted_to, self.below),
                 tombstones_to=max(said.tombstones_to, self.tombstones_below),
+                dropped_to=max(said.dropped_to, self.tombstones_below),
             )
         )
         self.has_noted = True

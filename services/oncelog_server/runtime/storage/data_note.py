@@ -3,7 +3,7 @@
     data/settled: two slots, at bytes 0 and 512
     byte  size  field              (little-endian)
        0     4  magic "OSD2"
-       4     4  CRC32C             of bytes 8 to 103
+       4     4  CRC32C             of bytes 8 to 111
        8     8  sequence           the higher slot counts
       16     8  begin              everything below was deleted
       24     8  settled end        everything below stands in blocks, or was deleted
@@ -13,9 +13,10 @@
       56     8  beyond goes        1: what stands beyond was cut, or is of another log; else 0
       64     8  begun at           journal offset of a state that begins at `begin` or behind; or 0
       72     8  compacted to       what a later record below this offset superseded is gone
-      80     8  tombstones to      tombstones below are gone
+      80     8  tombstones to      tombstones below may be gone, others are not
       88     8  holes below        what was taken out was superseded by a record below this offset
       96     8  dropped at         journal offset of a state by which tombstones may be gone; or 0
+     104     8  dropped to         tombstones below are gone
 
 Of an earlier version, "OSD1": it ends at byte 63, and nothing was taken out. It is read, and never
 written.
@@ -39,7 +40,7 @@ SETTLED_FILE: Final = "settled"
 # Of an offset that no note says: above all that are.
 NOT_KNOWN: Final = (1 << 63) - 1
 
-_SLOT: Final = struct.Struct("<4sIQQQQQQQQQQQQ")
+_SLOT: Final = struct.Struct("<4sIQQQQQQQQQQQQQ")
 _MAGIC: Final = b"OSD2"
 _SLOT_1: Final = struct.Struct("<4sIQQQQQQQ")
 _MAGIC_1: Final = b"OSD1"
@@ -60,6 +61,7 @@ class DataNote(NamedTuple):
     tombstones_to: int = 0
     holes_below: int = 0
     dropped_at: int = 0
+    dropped_to: int = 0
 
 
 def encode_note(sequence: int, settled: DataNote) -> bytes:

@@ -96,7 +96,7 @@ class DataView:
     def cleanness(self) -> Cleanness:
         """What was taken out."""
         said = self._settled
-        return Cleanness(said.compacted_to, said.tombstones_to, said.holes_below)
+        return Cleanness(said.compacted_to, said.tombstones_to, said.holes_below, said.dropped_to)
 
     @property
     def damaged(self) -> Sequence[DamagedRange]:
