@@ -79,6 +79,23 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "part-as-clean-as-before-it-was-read",
+        "I33: what is sent is no cleaner than its sender says",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.sending:read_part",
+                "min(before.compacted_to, said.compacted_to)",
+                "before.compacted_to",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_receiving_compacted",
+                "test_i33_a_part_is_no_cleaner_than_before_and_after_it_was_read",
+            ): "compacted_to",
+        },
+    ),
+    Bug(
         "tombstone-at-the-point-taken-out",
         "I33: a tombstone stays until the point is behind it",
         (

@@ -116,6 +116,22 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "waits-for-who-has-it-in-a-journal",
+        "I26: readers do not wait for what another replica could serve at once",
+        (
+            Edit(
+                f"{_HEALING}.is_hopeless",
+                "self._is_alone or self._is_in_a_journal",
+                "self._is_alone",
+            ),
+        ),
+        {
+            _heals(
+                "test_i26_a_leader_hands_over_at_once_to_who_has_it_in_a_journal_alone"
+            ): "NotLeader",
+        },
+    ),
+    Bug(
         "tombstones-gone-there-and-values-kept-here",
         "I33: no value stays whose tombstone is gone",
         (

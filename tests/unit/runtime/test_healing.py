@@ -417,6 +417,25 @@ def test_i26_where_nobody_gives_it_in_time_a_leader_hands_over_as_it_did() -> No
     story(tell)
 
 
+def test_i26_a_leader_hands_over_at_once_to_who_has_it_in_a_journal_alone() -> None:
+    """Settling a quiet log may take ten minutes there."""
+
+    async def tell(world: World) -> None:
+        one, two, _ = world.benches
+        world.gone.add("n3")
+        two.journal.data.begin_at(0, begun_at=0)
+        first, _ = rot(one, 3)
+        with pytest.raises(CorruptLog) as refused:
+            await read(one, first)
+        assert isinstance(one.driver.unreadable(refused.value), Unavailable)
+        await look(world, seconds=3)
+        assert "has not settled" in one.leadership.healing.says
+        assert isinstance(one.driver.unreadable(refused.value), NotLeader)
+        assert one.failures
+
+    story(tell)
+
+
 def test_with_one_replica_it_is_told_what_to_do() -> None:
     async def tell(world: World) -> None:
         one, _, _ = world.benches

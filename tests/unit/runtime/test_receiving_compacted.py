@@ -13,8 +13,10 @@ from oncelog_server.core.cleaning import Cleanness
 from oncelog_server.core.machine import Compaction, Settled
 from oncelog_server.runtime.replica import receiving_data
 from oncelog_server.runtime.replica.driver import Driver
+from oncelog_server.runtime.replica.sending import read_part
 from oncelog_server.runtime.storage import snapshot_parts
 from oncelog_server.runtime.storage.data_log import DataLog
+from oncelog_server.runtime.storage.snapshot_parts import Content, PartOf
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.runtime.test_followers import Trio
 from tests.unit.runtime.test_receiving import begin_in_the_middle, follow
@@ -163,3 +165,27 @@ def test_i33_what_lacks_in_a_part_is_noted_before_it_is_kept(
         assert data.settled_end == 0, "what superseded it is nowhere here"
 
     story(monkeypatch, 0, tell)
+
+
+def test_i33_a_part_is_no_cleaner_than_before_and_after_it_was_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pass ends, or something is healed, while it is read."""
+
+    async def tell(trio: Trio) -> None:
+        journal = trio.benches[0].journal
+        data, wanted = journal.data, PartOf(Content.BLOCKS, position=0)
+
+        async def said_when(meanwhile: Cleanness) -> Cleanness:
+            async def offload(work: Callable[[], None]) -> None:
+                work()
+                data.note_cleanness(meanwhile)
+
+            part = await read_part(journal, offload, wanted, tombstones_below=20)
+            return part.settled.cleanness
+
+        data.note_cleanness(Cleanness(30, 10, 30, 10))
+        assert await said_when(Cleanness(40, 20, 40, 20)) == Cleanness(30, 20, 40, 10)
+        assert await said_when(Cleanness(5, 20, 40, 5)) == Cleanness(5, 20, 40, 5)
+
+    story(monkeypatch, 20, tell)

@@ -55,6 +55,10 @@ HEAL_WITHIN_MS: Final = 60_000
 HEAL_SELDOM_MS: Final = 60_000
 
 
+class NotSettledThere(Exception):
+    """The other replica has what is damaged here in its journal alone."""
+
+
 class Donation(NamedTuple):
     """Blocks of another replica, from the damaged offset on."""
 
@@ -93,6 +97,8 @@ class Healing:
         self._not_before_ms = 0
         # Since when nobody could give what is asked for; None: nobody has refused.
         self._failing_since_ms: int | None = None
+        # Another replica, which was asked last, has it in its journal.
+        self._is_in_a_journal = False
         # Whoever was told of what, by first offset.
         self._told: dict[int, DamagedRange] = {}
         self._is_halted = False
@@ -120,8 +126,9 @@ class Healing:
 
     @property
     def is_hopeless(self) -> bool:
-        """Nobody has what is damaged here, as far as was found out in time."""
-        if self._is_alone:
+        """Nobody gives what is damaged here, as far as was found out in time; or another replica
+        has it, and may be long in settling it: who leads there serves it at once."""
+        if self._is_alone or self._is_in_a_journal:
             return True
         since_ms = self._failing_since_ms
         return since_ms is not None and self._now_ms() - since_ms >= HEAL_WITHIN_MS
@@ -179,19 +186,22 @@ class Healing:
         # The file that it is in is written anew.
         self._around.require_room_to_settle()
         whys: list[str] = []
+        is_in_a_journal = False
         for donor in donors:
             self.says = f"asks node {donor.node_id} for offsets from {damage.first_offset} on"
             try:
                 donation = await self._ask_for(damage, donor, epoch)
                 blocks = await self._fitted(damage, donation)
-            except (OncelogError, DoesNotFit) as error:
+            except (OncelogError, DoesNotFit, NotSettledThere) as error:
                 whys.append(f"node {donor.node_id}: {error}")
+                is_in_a_journal = is_in_a_journal or isinstance(error, NotSettledThere)
                 continue
             if self._is_halted or self._agrees_in() != epoch:
                 return
             await self._replace(blocks, donation, donor)
             return
         if not self._is_halted:
+            self._is_in_a_journal = is_in_a_journal
             self._failed("; ".join(whys))
 
     async def _look(self) -> DamagedRange | None:
@@ -228,7 +238,8 @@ class Healing:
         return self._around.replication.others(self._partition, self._agrees_in())
 
     async def _ask_for(self, damage: DamagedRange, donor: Address, epoch: int) -> Donation:
-        """As much as a step takes. Raises OncelogError where the donor has not even the first."""
+        """As much as a step takes. Raises OncelogError, NotSettledThere where the donor has not
+        even the first."""
         blocks: list[Block] = []
         cleanness, dropped_at = Cleanness(), 0
         position, size = max(damage.first_offset, self._data.begin), 0
@@ -238,7 +249,7 @@ class Healing:
                 self._require_as_clean(damage, part.settled.cleanness)
                 at = self._dropped_at(part.settled)
                 came = await self._decoded(part.part.data, position)
-            except OncelogError:
+            except (OncelogError, NotSettledThere):
                 if not blocks:
                     raise
                 # What it has is put in place; another one may have the rest.
@@ -291,14 +302,14 @@ class Healing:
         return there.allowed.at
 
     async def _decoded(self, data: bytes, position: int) -> Sequence[Block]:
-        """Neighbours, the first of which holds `position`. Raises CorruptLog, Unavailable."""
+        """Neighbours, the first of which holds `position`. Raises CorruptLog, NotSettledThere."""
         found: list[Block] = []
         try:
             await self._around.offload(lambda: found.extend(_blocks(data)))
         except BlockError as error:
             raise CorruptLog(f"a block came damaged: {error}") from error
         if not found:
-            raise Unavailable(f"it has not settled offset {position}")
+            raise NotSettledThere(f"it has not settled offset {position}")
         if not found[0].first_offset <= position < found[0].end_offset:
             raise CorruptLog(f"it sent no block of offset {position}")
         return found
@@ -334,6 +345,7 @@ class Healing:
         failpoints.reach("driver.heal_replace.after")
         first, end = blocks[0].first_offset, blocks[-1].end_offset
         self._failing_since_ms, self._not_before_ms = None, 0
+        self._is_in_a_journal = False
         if end < self._data.settled_end:
             # Perhaps more of it is damaged.
             await self._around.offload(lambda: _ignore(self._data.look_at(end)))
@@ -369,7 +381,7 @@ class Healing:
             self._show()
         if not damaged:
             self.says = self._told_why = ""
-            self._failing_since_ms = None
+            self._failing_since_ms, self._is_in_a_journal = None, False
 
     def _show(self) -> None:
         count = sum(damage.record_count for damage in self._told.values())

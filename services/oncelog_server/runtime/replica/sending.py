@@ -29,7 +29,8 @@ async def read_part(
     if not journal.log_start and wanted.content is not Content.BLOCKS:
         raise InvalidArgument("this log begins at 0: nothing was before it", field="content")
     parts = journal.snapshot_parts()
-    # A pass may end while this is read: the part is no cleaner than that.
+    # A pass may end while this is read, and what heals may be less clean: the part is no cleaner
+    # than before it was read, nor than after.
     before = journal.data.cleanness
     read: list[Part] = []
     try:
@@ -49,10 +50,10 @@ async def read_part(
             data.settled_end,
             rests_on,
             Cleanness(
-                before.compacted_to,
+                min(before.compacted_to, said.compacted_to),
                 max(said.tombstones_to, may_go_to),
                 said.holes_below,
-                before.dropped_to,
+                min(before.dropped_to, said.dropped_to),
             ),
         )
         return SnapshotPart(offset, read[0], settled=there)
