@@ -10,6 +10,7 @@ CORE: Final = "oncelog_server.core.cleaning"
 STORAGE: Final = "oncelog_server.runtime.storage"
 PASS: Final = f"{STORAGE}.data_cleaning:DataCleaning"
 WHEN: Final = "oncelog_server.runtime.replica.compacting:Compacting"
+TURN: Final = "oncelog_server.runtime.replica.pass_turn:PassTurn"
 RECEIVING: Final = "oncelog_server.runtime.replica.receiving_data:ReceivingData"
 ROLE: Final = "oncelog_server.partition_leader"
 SETTLING: Final = "oncelog_server.runtime.replica.settling:Settling"
@@ -24,6 +25,7 @@ def _when(test: str) -> str:
     return unit("runtime/test_compacting", test)
 
 
+GOES_FIRST: Final = _when("test_i33_a_leader_that_holds_up_readers_goes_before_every_other_pass")
 DRAWN: Final = _pass("test_i33_what_stays_is_the_last_record_of_a_key_and_tombstones_from_t_on")
 AS_IT_SAYS: Final = "as the records say"
 
@@ -432,8 +434,30 @@ BUGS: Final = (
     Bug(
         "two-maps-of-keys-at-once",
         "one pass runs at a time in a process",
-        (Edit(f"{WHEN}.is_due", "if self._around.compacting.locked():", "if False:"),),
+        (Edit(f"{TURN}.is_free_for", "if self._holder is not None:", "if False:"),),
         {_when("test_one_pass_runs_at_a_time_in_a_process"): "it waits for its turn"},
+    ),
+    Bug(
+        "readers-wait-for-a-pass-over-another-log",
+        "a leader that is behind the point of compaction goes before every other pass",
+        (Edit(f"{TURN}.should_end", "return self._holder is who and", "return False and"),),
+        {GOES_FIRST: "the other one lets go of it"},
+    ),
+    Bug(
+        "anybody-goes-before-a-leader-that-is-behind",
+        "a leader that is behind the point of compaction goes before every other pass",
+        (Edit(f"{TURN}.is_free_for", "not self._is_hurried", "True"),),
+        {GOES_FIRST: "nobody goes before it"},
+    ),
+    Bug(
+        "passes-wait-for-a-leader-that-was",
+        "nobody waits for a leader whose epoch is over",
+        (Edit(f"{WHEN}.holds_up_readers", "or self._is_over ", ""),),
+        {
+            _when(
+                "test_who_holds_up_readers_no_more_is_waited_for_by_nobody[its epoch ends]"
+            ): "assert",
+        },
     ),
     Bug(
         "compacted-on-a-full-disk",

@@ -66,13 +66,28 @@ class Replica:
         self.data = self.bench.journal.data
         self.says = Says()
         self.found_damage: list[CorruptLog] = []
+        self.has_readers = False
         self.compacting = self.anew()
 
     def anew(self) -> Compacting:
         settling = cast(Settling, self.says)
         around, journal = self.bench.around, self.bench.journal
-        found = self.found_damage.append
-        return Compacting(PARTITION, SETTLER, journal, around, settling, found_damage=found)
+        return Compacting(
+            PARTITION,
+            SETTLER,
+            journal,
+            around,
+            settling,
+            found_damage=self.found_damage.append,
+            has_readers=self.has_readers,
+        )
+
+    def beside(self, *, has_readers: bool) -> Replica:
+        """Another one of the same process."""
+        other = Replica(self.bench.loop)
+        other.bench.around, other.has_readers = self.bench.around, has_readers
+        other.compacting = other.anew()
+        return other
 
     def waits(self) -> bool:
         return self.compacting.is_waiting
@@ -295,9 +310,7 @@ def test_one_pass_runs_at_a_time_in_a_process() -> None:
     """For each has a map of keys in memory."""
 
     async def tell(replica: Replica) -> None:
-        other = Replica(replica.bench.loop)
-        other.bench.around = replica.bench.around
-        other.compacting = other.anew()
+        other = replica.beside(has_readers=False)
         for one in (replica, other):
             one.settle(large(20))
         assert await replica.compacting.step(), "it is in the middle of a pass"
@@ -305,6 +318,60 @@ def test_one_pass_runs_at_a_time_in_a_process() -> None:
         assert other.waits()
         await replica.compacted(20)
         await other.compacted(20)
+
+    story(tell)
+
+
+def test_i33_a_leader_that_holds_up_readers_goes_before_every_other_pass() -> None:
+    """A pass over another log may take an hour, and readers below the point would be refused so
+    long."""
+
+    async def tell(replica: Replica) -> None:
+        leader, third = (replica.beside(has_readers=has) for has in (True, False))
+        for one in (replica, leader, third):
+            one.settle(large(20))
+        assert await replica.compacting.step(), "it is in the middle of a pass"
+        assert not leader.compacting.is_due, "nobody waits for it"
+        leader.says.compaction = Compaction(True, 0, compacted_below=20)
+        assert leader.compacting.is_due, "now readers do"
+        assert not await leader.compacting.step()
+        assert not leader.compacting.is_due, "it has asked for its turn"
+        assert not await replica.compacting.step(), "the other one lets go of it"
+        assert not third.compacting.is_due, "nobody goes before it"
+        assert leader.compacting.is_due
+        assert await leader.compacting.step()
+        replica.says.compaction = Compaction(True, 0, compacted_below=20)
+        assert not replica.compacting.is_due, "nobody reads from a follower"
+        await leader.compacted(20)
+        await replica.compacted(20)
+        await third.compacted(20)
+
+    story(tell)
+
+
+@pytest.mark.parametrize("how", ["its epoch ends", "its disk fails"])
+def test_who_holds_up_readers_no_more_is_waited_for_by_nobody(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> DataCleaning:
+        raise OSError("the disk fails")
+
+    async def tell(replica: Replica) -> None:
+        leader = replica.beside(has_readers=True)
+        for one in (replica, leader):
+            one.settle(large(20))
+        leader.says.compaction = Compaction(True, 0, compacted_below=20)
+        await replica.compacting.step()
+        await leader.compacting.step()
+        if how == "its epoch ends":
+            leader.compacting.drop()
+        else:
+            assert not await replica.compacting.step(), "it lets go of its turn"
+            assert not replica.compacting.is_due
+            monkeypatch.setattr(leader.compacting, "_new_pass", fail)
+            await leader.compacting.step()
+            assert leader.compacting.why_waits == "the disk fails"
+        await replica.compacted(20)
 
     story(tell)
 

@@ -10,7 +10,8 @@ compacted so far: who leads next serves nothing below it that it has not compact
 behind it begins at once, and a leader makes the snapshot that says so (`lacks_snapshot`).
 
 Invariants:
-  * one pass runs at a time in a process, for it holds a map of keys in memory;
+  * one pass runs at a time in a process, for it holds a map of keys in memory; one for which
+    readers wait goes before all others (`pass_turn`);
   * one piece of it at a time, by turns with what else touches the log (`Turns`): so nothing is cut
     or deleted under it, and nobody who writes or reads waits for it;
   * tombstones go below the point only that a snapshot which stands has for them.
@@ -88,15 +89,18 @@ class Compacting:
         settling: Settling,
         *,
         found_damage: Callable[[CorruptLog], object] = _nobody_waits,
+        has_readers: bool = False,
     ) -> None:
         """`settler`: None where there is no committed log. `found_damage`: what is damaged keeps it
-        behind the point, so readers, who would meet it, are refused before they do."""
+        behind the point, so readers, who would meet it, are refused before they do.
+        `has_readers`: they are refused below the point until it has come to it."""
         self._partition = partition
         self._settler = settler
         self._data = journal.data
         self._around = around
         self._settling = settling
         self._found_damage = found_damage
+        self._has_readers = has_readers
         self._looked: _Looked | None = None
         self._late: _Late | None = None
         # Not before this moment is it looked at again.
@@ -132,11 +136,19 @@ class Compacting:
             return False
         if self._pass is not None:
             return True
-        if self._around.compacting.locked():
-            return False
+        turn = self._around.compacting
+        if not turn.is_free_for(self):
+            return self.holds_up_readers and not turn.is_hurried_by(self)
         return self._is_behind_point or (
             self._is_worth_a_look and self._now_ms() >= self._look_after_ms
         )
+
+    @property
+    def holds_up_readers(self) -> bool:
+        """They are refused until its next pass is through, which could go on now."""
+        if not self._has_readers or self._is_over or self._now_ms() < self._not_before_ms:
+            return False
+        return self._is_behind_point
 
     @property
     def _is_behind_point(self) -> bool:
@@ -184,6 +196,9 @@ class Compacting:
         """Whatever it meets, it is tried again later. False: there is nothing to do now."""
         if not self.is_due:
             return False
+        if self._around.compacting.should_end(self):
+            self._end_pass()
+            return False
         began_ms = self._now_ms()
         try:
             if self._pass is None and not await self._begin():
@@ -207,14 +222,16 @@ class Compacting:
         return self.is_due
 
     async def _begin(self) -> bool:
-        """False: it is not worth it yet."""
+        """False: it is not worth it yet, or not its turn."""
         if not self._is_behind_point and not await self._is_worth_it():
             return False
-        semaphore = self._around.compacting
-        if semaphore.locked() or self._is_over:
+        turn = self._around.compacting
+        if self.holds_up_readers and turn.locked():
+            turn.hurry(self)
+        if self._is_over or not turn.is_free_for(self):
             return False
-        await semaphore.acquire()
         self._pass = self._new_pass()
+        turn.take(self)
         return True
 
     def _new_pass(self) -> DataCleaning:
@@ -279,7 +296,7 @@ class Compacting:
         under_way, self._pass, self._gives_way = self._pass, None, False
         if under_way is not None:
             under_way.abandon()
-            self._around.compacting.release()
+            self._around.compacting.release(self)
 
     def give_way(self) -> None:
         """The log is cut, or held still: a pass that is under way begins anew later, and others of

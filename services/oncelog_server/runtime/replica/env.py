@@ -13,6 +13,7 @@ from oncelog_server.core.ports import Address, Clock, Reporter
 from oncelog_server.runtime.replica.dialog import OpenDialog, SnapshotPart
 from oncelog_server.runtime.replica.follower import Room
 from oncelog_server.runtime.replica.in_sync import IsrChange
+from oncelog_server.runtime.replica.pass_turn import PassTurn
 from oncelog_server.runtime.storage.commit import GroupCommit
 from oncelog_server.runtime.storage.snapshot_parts import PartOf
 from oncelog_server.runtime.target import Isr
@@ -116,8 +117,8 @@ class ReplicaEnv:
     control_journal_bytes_max: int = 4 << 30
     # Held for a step of settling.
     settling: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SETTLING_AT_ONCE))
-    # Held for a pass of compaction: one of the process at a time, for each has a map of keys.
-    compacting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    # Held for a pass of compaction.
+    compacting: PassTurn = field(default_factory=PassTurn)
     compaction_map_bytes: int = COMPACTION_MAP_BYTES
     # Held for a step of healing.
     healing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(HEALING_AT_ONCE))

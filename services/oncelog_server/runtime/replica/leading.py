@@ -122,6 +122,7 @@ class Leadership:
             around,
             self.settling,
             found_damage=self.unreadable,
+            has_readers=True,
         )
         self.healing = Healing(
             partition,
