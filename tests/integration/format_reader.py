@@ -75,6 +75,10 @@ class Record(NamedTuple):
     producer_id: int
     visible_ms: int
 
+    @property
+    def is_tombstone(self) -> bool:
+        return self.content.key is not None and self.content.value is None
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:
@@ -168,7 +172,7 @@ class Directory:
             *(record for record in settled if record.offset >= self.begin),
             *(record for record in unsettled if record.offset >= max(self.begin, note.settled_end)),
         ]
-        self.records = cleaned(found, self.compacted_below)
+        self.records = self.cleaned(found)
 
     def _of_journal(self) -> list[Record]:
         """What the frames from the log start on made readable, as far as all of it is there: of
@@ -211,6 +215,10 @@ class Directory:
                     self._note(msgspec.msgpack.decode(frame.payload))
         return found
 
+    def cleaned(self, records: list[Record]) -> list[Record]:
+        """As far as this replica says that all of them are."""
+        return cleaned(records, self.compacted_below, self.tombstones_below)
+
     def _note(self, said: object) -> None:
         match said:
             case ["start", int(begin)]:
@@ -219,8 +227,9 @@ class Directory:
                 self.compacted_below, self.tombstones_below = below, tombstones
 
 
-def cleaned(records: list[Record], below: int) -> list[Record]:
-    """Of each key below that offset the last one, and all that has no key."""
+def cleaned(records: list[Record], below: int, tombstones_below: int) -> list[Record]:
+    """Of each key below that offset the last one, and all that has no key; without tombstones, of
+    which some may be left."""
     last = {record.content.key: record.offset for record in records if record.offset < below}
     return [
         record
@@ -228,6 +237,7 @@ def cleaned(records: list[Record], below: int) -> list[Record]:
         if record.offset >= below
         or record.content.key is None
         or last[record.content.key] == record.offset
+        if not (record.is_tombstone and record.offset < tombstones_below)
     ]
 
 

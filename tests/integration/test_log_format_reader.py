@@ -16,7 +16,7 @@ import oncelog
 from oncelogpb.records import ARROW_V1, ROWS
 from tests.integration import format_reader
 from tests.integration.cluster import PARTITION_LEADER, Cluster, running, until
-from tests.integration.format_reader import Content, Directory, Record, cleaned
+from tests.integration.format_reader import Content, Directory, Record
 from tests.integration.shell import Shell
 
 SETTINGS = (
@@ -28,7 +28,9 @@ TOPICS = {
     "settled": {"materialization": "copy"},
     "compacted": {"cleanup.policy": "compact", "delete.retention.ms": "0"},
 }
-KEYS = 60
+# Some look like control records, Kafka's and ours, and like what begins a frame or a block.
+CONTROL_KEYS = (b"", b"\0\0\0\0", b"\0\0\0\1", b"ONCE", b"ODB1", b"COMMITTED", b"\xff\xff\xff\xff")
+KEYS = (*CONTROL_KEYS, *(b"key %d" % number for number in range(60)))
 ROUNDS = 60
 # Of one transaction: one is a one-shot of rows; 16 and more are Arrow.
 SIZES = (1, 1, 2, 5, 20, 200)
@@ -65,8 +67,7 @@ def test_the_page_of_the_log_format_tells_what_consumers_are_shown(cluster: Clus
         cluster.stop(PARTITION_LEADER)
         found = {name: Directory(folder) for name, folder in folders.items()}
         for name, directory in found.items():
-            below = directory.compacted_below
-            assert cleaned(directory.records, below) == cleaned(shown[name], below), name
+            assert directory.records == directory.cleaned(shown[name]), name
             assert directory.begin == (100 if name == "settled" else 0)
         require_of_all_kinds(found)
         cluster.start(PARTITION_LEADER)
@@ -119,9 +120,7 @@ def send(to: Any, chance: random.Random, count: int) -> None:
         value = None if chance.random() < 0.1 else chance.randbytes(chance.choice((0, 5, 2000)))
         headers = [("name", None), ("name", b"x")] if chance.random() < 0.2 else None
         for topic in TOPICS:
-            to.send(
-                topic, value, key=b"key %d" % chance.randrange(KEYS), headers=headers, partition=0
-            )
+            to.send(topic, value, key=chance.choice(KEYS), headers=headers, partition=0)
 
 
 def folder_of(log: oncelog.Log, data: Path, name: str) -> Path:
