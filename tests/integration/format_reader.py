@@ -31,9 +31,8 @@ COMMITTED, ABORTED, DAMAGED = 1, 2, 3
 FRAME: Final = struct.Struct("<4sIBBBBHHIIQQIIQQQQQq")
 BLOCK: Final = struct.Struct("<4sIIBBHQQQqqIIIIIII")
 SNAPSHOT: Final = struct.Struct("<4sIQQIIQQQQQQQIIQQQ")
-NOTE_BYTES: Final = 104
+NOTE_BYTES: Final = 112
 SLOT_AT: Final = (0, 512)
-NOT_KNOWN: Final = 2**63 - 1
 
 SCHEMA: Final = pa.schema(
     [
@@ -125,9 +124,7 @@ class Snapshot:
 class Note:
     begin: int = 0
     settled_end: int = 0
-    beyond_goes: int = 0
-    base: int = 0
-    position: int = 0
+    holes_below: int = 0
 
 
 @dataclass
@@ -168,6 +165,8 @@ class Directory:
         settled = [record for block in self.blocks for record in block.records]
         unsettled = self._of_journal()
         self.begin = max(self.begin, note.begin)
+        # Here more may be taken out than what all replicas have.
+        self.compacted_below = max(self.compacted_below, min(note.holes_below, self.settled_end))
         found = [
             *(record for record in settled if record.offset >= self.begin),
             *(record for record in unsettled if record.offset >= max(self.begin, note.settled_end)),
@@ -216,7 +215,7 @@ class Directory:
         return found
 
     def cleaned(self, records: list[Record]) -> list[Record]:
-        """As far as this replica says that all of them are."""
+        """As far as records may be taken out here."""
         return cleaned(records, self.compacted_below, self.tombstones_below)
 
     def _note(self, said: object) -> None:
@@ -326,8 +325,8 @@ def read_note(path: Path) -> Note:
     if not path.exists():
         return Note()
     slot = newest_slot(path, b"OSD2", NOTE_BYTES)
-    _, begin, settled_end, _, base, position, beyond_goes, *_ = struct.unpack("<12Q", slot)
-    return Note(begin, settled_end, beyond_goes, base, position)
+    _, begin, settled_end, _, _, _, _, _, _, _, holes_below, *_ = struct.unpack("<13Q", slot)
+    return Note(begin, settled_end, holes_below)
 
 
 def read_snapshot(path: Path, tables: Path) -> Snapshot:
