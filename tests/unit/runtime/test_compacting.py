@@ -92,6 +92,9 @@ class Replica:
     def waits(self) -> bool:
         return self.compacting.is_waiting
 
+    def is_due(self) -> bool:
+        return self.compacting.is_due
+
     def settle(self, given: Given) -> None:
         at = self.data.settled_end
         self.data.append([unit_of(at + number, [it]) for number, it in enumerate(given)])
@@ -331,17 +334,17 @@ def test_i33_a_leader_that_holds_up_readers_goes_before_every_other_pass() -> No
         for one in (replica, leader, third):
             one.settle(large(20))
         assert await replica.compacting.step(), "it is in the middle of a pass"
-        assert not leader.compacting.is_due, "nobody waits for it"
+        assert not leader.is_due(), "nobody waits for it"
         leader.says.compaction = Compaction(True, 0, compacted_below=20)
-        assert leader.compacting.is_due, "now readers do"
+        assert leader.is_due(), "now readers do"
         assert not await leader.compacting.step()
-        assert not leader.compacting.is_due, "it has asked for its turn"
+        assert not leader.is_due(), "it has asked for its turn"
         assert not await replica.compacting.step(), "the other one lets go of it"
-        assert not third.compacting.is_due, "nobody goes before it"
-        assert leader.compacting.is_due
+        assert not third.is_due(), "nobody goes before it"
+        assert leader.is_due()
         assert await leader.compacting.step()
         replica.says.compaction = Compaction(True, 0, compacted_below=20)
-        assert not replica.compacting.is_due, "nobody reads from a follower"
+        assert not replica.is_due(), "nobody reads from a follower"
         await leader.compacted(20)
         await replica.compacted(20)
         await third.compacted(20)
@@ -367,7 +370,7 @@ def test_who_holds_up_readers_no_more_is_waited_for_by_nobody(
             leader.compacting.drop()
         else:
             assert not await replica.compacting.step(), "it lets go of its turn"
-            assert not replica.compacting.is_due
+            assert not replica.is_due()
             monkeypatch.setattr(leader.compacting, "_new_pass", fail)
             await leader.compacting.step()
             assert leader.compacting.why_waits == "the disk fails"
