@@ -92,10 +92,10 @@ def transact(stubs: Stubs, hand: ByHand, partition: pb.Partition, number: int) -
 
 
 @contextlib.contextmanager
-def small_disk(folder: Path) -> Iterator[None]:
-    """A file system of DISK_BYTES at that folder."""
+def small_disk(folder: Path, size: int = DISK_BYTES) -> Iterator[None]:
+    """A file system of so many bytes at that folder."""
     folder.mkdir(parents=True)
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     try:
         done = subprocess.run(mount, capture_output=True, text=True, check=False)
         refused = done.stderr if done.returncode else ""
