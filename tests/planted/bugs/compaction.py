@@ -432,6 +432,16 @@ BUGS: Final = (
         {_when("test_what_became_readable_just_now_is_not_compacted_yet"): "assert"},
     ),
     Bug(
+        "full-memory-ends-compaction-for-an-hour",
+        "a pass whose memory was full is followed by the next one",
+        (Edit(f"{WHEN}._go_on", "self._goes_on = under_way.was_full", "pass"),),
+        {
+            _when(
+                "test_a_pass_whose_memory_was_full_is_followed_by_the_next_one"
+            ): "it was not compacted within that time",
+        },
+    ),
+    Bug(
         "two-maps-of-keys-at-once",
         "one pass runs at a time in a process",
         (Edit(f"{TURN}.is_free_for", "if self._holder is not None:", "if False:"),),

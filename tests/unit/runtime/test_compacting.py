@@ -512,6 +512,22 @@ def test_memory_is_bounded_by_name_and_more_passes_follow() -> None:
     story(tell)
 
 
+def test_a_pass_whose_memory_was_full_is_followed_by_the_next_one() -> None:
+    """What is left of what was worth a pass is less than half of the log in the end, and would
+    wait for an hour."""
+
+    async def tell(replica: Replica) -> None:
+        object.__setattr__(replica.bench.around, "compaction_map_bytes", 8 * SLOT_BYTES)
+        given = large(40, of=15)
+        replica.settle(given)
+        await replica.compacted(40, within_ms=LOOK_EVERY_MS)
+        assert held(replica.data) == must_be(given, 40, 0)
+        replica.settle(SMALL)
+        await replica.goes_on(for_ms=COMPACT_AT_LAST_MS // 2)
+
+    story(tell)
+
+
 def test_settling_and_compacting_take_turns() -> None:
     async def tell(replica: Replica) -> None:
         replica.settle(large(20))

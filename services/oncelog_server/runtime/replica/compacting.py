@@ -107,6 +107,8 @@ class Compacting:
         self._look_after_ms = 0
         # Since when there is something to do.
         self._since_ms: int | None = None
+        # The last pass did not come to the end of what it was for: memory was full.
+        self._goes_on = False
         # The pass that is under way; it has the process's turn.
         self._pass: DataCleaning | None = None
         self._is_in_a_thread = self._gives_way = self._is_over = False
@@ -139,9 +141,10 @@ class Compacting:
         turn = self._around.compacting
         if not turn.is_free_for(self):
             return self.holds_up_readers and not turn.is_hurried_by(self)
-        return self._is_behind_point or (
-            self._is_worth_a_look and self._now_ms() >= self._look_after_ms
-        )
+        if self._is_behind_point:
+            return True
+        may_look = self._goes_on or self._now_ms() >= self._look_after_ms
+        return may_look and self._is_worth_a_look
 
     @property
     def holds_up_readers(self) -> bool:
@@ -223,7 +226,8 @@ class Compacting:
 
     async def _begin(self) -> bool:
         """False: it is not worth it yet, or not its turn."""
-        if not self._is_behind_point and not await self._is_worth_it():
+        is_wanted = self._is_behind_point or self._goes_on
+        if not is_wanted and not await self._is_worth_it():
             return False
         turn = self._around.compacting
         if self.holds_up_readers and turn.locked():
@@ -284,6 +288,7 @@ class Compacting:
             failpoints.reach(f"driver.{step}.after")
         if under_way.is_over:
             self._end_pass()
+            self._goes_on = under_way.was_full
             if under_way.has_noted:
                 self._tell(under_way)
             elif under_way.late_ms is not None:

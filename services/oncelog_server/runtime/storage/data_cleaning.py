@@ -97,6 +97,8 @@ class DataCleaning:
         self.has_noted = False
         # Of the first block that became readable too late; None: it met none.
         self.late_ms: int | None = None
+        # Memory took no more keys: what is behind X is for the next pass.
+        self.was_full = False
         self.records_looked_at = self.records_taken_out = 0
 
     def piece(self) -> None:
@@ -187,7 +189,7 @@ class DataCleaning:
             some = offsets[begin:behind]
             count = self._last.add(keys[begin:behind], some)
             if count < len(some):
-                self.below = some[count]
+                self.below, self.was_full = some[count], True
                 return False
             time.sleep(0)
         return block.end_offset < self.below
