@@ -189,7 +189,8 @@ class DataCleaning:
             some = offsets[begin:behind]
             count = self._last.add(keys[begin:behind], some)
             if count < len(some):
-                self.below, self.was_full = some[count], True
+                self.was_full = True
+                self.below = some[count]
                 return False
             time.sleep(0)
         return block.end_offset < self.below
