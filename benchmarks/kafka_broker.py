@@ -45,47 +45,99 @@ class NoKafka(RuntimeError):
 def kafka_brokers(folder: Path, count: int, *, settings: Sequence[str] = ()) -> Iterator[str]:
     """Runs so many brokers over `folder` and gives their bootstrap addresses; stops them at the
     end. `settings` are name=value, beside what a node needs. Raises NoKafka."""
-    jars = _jars()
-    ports, controllers = _free_ports(count), _free_ports(count)
-    voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in enumerate(controllers, 1))
-    with ExitStack() as stack:
-        brokers = []
-        for node, (port, controller_port) in enumerate(zip(ports, controllers, strict=True), 1):
-            config = CONFIG.format(
-                node=node,
-                port=port,
-                controller_port=controller_port,
-                voters=voters,
-                folder=folder / str(node),
-                count=count,
-                min_insync=min(count, 2),
-            )
-            config = "\n".join([config, *settings])
-            brokers.append(stack.enter_context(_broker(jars, folder / str(node), config)))
-        for node, (port, broker) in enumerate(zip(ports, brokers, strict=True), 1):
-            _wait_for(port, broker, folder / str(node) / "broker.log")
-        yield ",".join(f"127.0.0.1:{port}" for port in ports)
+    with running_brokers(folder, count, settings=settings) as brokers:
+        yield brokers.bootstrap
 
 
 @contextmanager
-def _broker(jars: Path, folder: Path, settings: str) -> Iterator[subprocess.Popen[bytes]]:
-    folder.mkdir(parents=True)
-    config = folder / "server.properties"
-    config.write_text(settings)
-    java = ("java", *JVM, "-cp", f"{jars}/*")
-    with (folder / "broker.log").open("wb") as log:
-        format_storage = (*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID)
-        subprocess.run((*format_storage, "-c", str(config)), stdout=log, stderr=log, check=True)
-        broker = subprocess.Popen((*java, "kafka.Kafka", str(config)), stdout=log, stderr=log)
-    try:
-        yield broker
-    finally:
-        broker.terminate()
+def running_brokers(folder: Path, count: int, *, settings: Sequence[str] = ()) -> Iterator[Brokers]:
+    """The same, to be killed and started again. Raises NoKafka."""
+    jars = _jars()
+    ports, controllers = _free_ports(count), _free_ports(count)
+    voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in enumerate(controllers, 1))
+    brokers = []
+    for node, (port, controller_port) in enumerate(zip(ports, controllers, strict=True), 1):
+        config = CONFIG.format(
+            node=node,
+            port=port,
+            controller_port=controller_port,
+            voters=voters,
+            folder=folder / str(node),
+            count=count,
+            min_insync=min(count, 2),
+        )
+        text = "\n".join([config, *settings])
+        brokers.append(Broker(jars, folder / str(node), port, text))
+    with ExitStack() as stack:
+        for broker in brokers:
+            stack.callback(broker.stop)
+            broker.start()
+        for broker in brokers:
+            broker.wait_ready()
+        yield Brokers(brokers)
+
+
+class Brokers:
+    """All of one cluster, in the order of their nodes."""
+
+    def __init__(self, brokers: Sequence[Broker]) -> None:
+        self.brokers = brokers
+        self.bootstrap = ",".join(f"127.0.0.1:{broker.port}" for broker in brokers)
+
+    @property
+    def pids(self) -> dict[str, int]:
+        return {f"broker {node}": broker.pid for node, broker in enumerate(self.brokers, 1)}
+
+
+class Broker:
+    """One node: a process over a folder that outlives it."""
+
+    def __init__(self, jars: Path, folder: Path, port: int, settings: str) -> None:
+        self._folder = folder
+        self.port = port
+        folder.mkdir(parents=True)
+        config = folder / "server.properties"
+        config.write_text(settings)
+        java = ("java", *JVM, "-cp", f"{jars}/*")
+        self._command = (*java, "kafka.Kafka", str(config))
+        storage = ("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(config))
+        with self._log_path.open("wb") as log:
+            subprocess.run((*java, *storage), stdout=log, stderr=log, check=True)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def _log_path(self) -> Path:
+        return self._folder / "broker.log"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "it was started"
+        return self._process.pid
+
+    def start(self) -> None:
+        with self._log_path.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        """As a machine that loses its power ends it."""
+        assert self._process is not None, "it was started"
+        self._process.kill()
+        self._process.wait()
+
+    def wait_ready(self) -> None:
+        """Until it accepts connections. Raises NoKafka."""
+        assert self._process is not None, "it was started"
+        _wait_for(self.port, self._process, self._log_path)
+
+    def stop(self) -> None:
+        if self._process is None:
+            return
+        self._process.terminate()
         try:
-            broker.wait(STOP_SECONDS_MAX)
+            self._process.wait(STOP_SECONDS_MAX)
         except subprocess.TimeoutExpired:
-            broker.kill()
-            broker.wait()
+            self._process.kill()
+            self._process.wait()
 
 
 def _jars() -> Path:

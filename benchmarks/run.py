@@ -1,251 +1,300 @@
-"""`python -m benchmarks.run`: runs the workloads in turns and prints a table (or JSON)."""
+"""`python -m benchmarks.run`: runs the workloads in turns, and prints a table, or writes results.md
+with its pictures."""
 
 from __future__ import annotations
 
 import json
 import os
-import statistics
+import shlex
+import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import click
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
-import oncelog
-from benchmarks.machine import SYNC_BYTES, CpuSeconds, cpu_seconds, syncs_ms
-from benchmarks.workloads import PARTITIONS_OF, RATIO_TO, WORKLOADS, Cluster, Result
-from oncelog_spark.jobs.local_cluster import local_cluster
-
-Measured = tuple[Result, CpuSeconds]
-# What Kafka's twin of a workload is called, and a workload on three nodes, with three copies.
-KAFKA: Final = "kafka "
-THREE: Final = "3 nodes: "
-UNITS: Final = ("records_per_s", "tx_per_s", "mb_per_s", "p50_ms", "p99_ms", "cpu_us")
-COLUMNS: Final = (
-    "workload",
-    "unit",
-    "median",
-    "min",
-    "max",
-    "ratio",
-    "kafka",
-    "to kafka",
-    "foreign",
+from benchmarks import plots, progress, report, tables
+from benchmarks.kills import KILLS, kill_table
+from benchmarks.limits import limits_beside
+from benchmarks.observer import Observer
+from benchmarks.report import Report
+from benchmarks.rounds import Run, Step, estimate_s, latencies, run, steps
+from benchmarks.scale import GROWTHS, Sizes, growth_table
+from benchmarks.sides import (
+    KAFKA,
+    OURS,
+    SYNC_EACH,
+    SYNCED,
+    THREE,
+    THREE_BROKERS,
+    Side,
+    shape_words,
+    start_kafka,
+    start_ours,
 )
+from benchmarks.summary import Summary, summarized
+from benchmarks.workloads import WORKLOADS, Workload
+
+SECONDS: Final = 5.0
+NAMES: Final = (*WORKLOADS, *KILLS, *GROWTHS)
+# What a cluster and a broker take to start and to stop.
+START_S: Final = 10.0
 
 
 @click.command()
-@click.option("--only", multiple=True, type=click.Choice(list(WORKLOADS)), help="Repeatable.")
+@click.option("--only", multiple=True, metavar="NAME", help="A workload, or W1 to W10. Repeatable.")
+@click.option("--list", "as_list", is_flag=True, help="Print the workloads, and end.")
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 100))
+@click.option(
+    "--seconds",
+    default=SECONDS,
+    show_default=True,
+    type=click.FloatRange(0.05, 600),
+    help="Of each round. Below 5 Kafka is cold, and what is shown is its warm-up.",
+)
 @click.option("--one-process", is_flag=True, help="All services in one process.")
 @click.option("--three-nodes", is_flag=True, help="Each workload on three nodes, too: 3 copies.")
-@click.option("--kafka", is_flag=True, help="Each workload beside its twin on Kafka.")
+@click.option("--kafka", is_flag=True, help="Beside Kafka, with its defaults and synced.")
+@click.option("--kafka-defaults", is_flag=True, help="Beside Kafka with its defaults alone.")
+@click.option("--open", "open_transactions", default=1_000, show_default=True, help="Of W10.")
+@click.option("--partitions", default=200, show_default=True, help="Of W10.")
+@click.option("--log-mb", default=200, show_default=True, help="Of W10.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-@click.option("--markdown", "as_markdown", is_flag=True, help="Print the table for results.md.")
+@click.option(
+    "--results",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the report to this file, and its pictures into plots/ beside it.",
+)
 def main(
     only: tuple[str, ...],
+    as_list: bool,
     rounds: int,
+    seconds: float,
     one_process: bool,
     three_nodes: bool,
     kafka: bool,
+    kafka_defaults: bool,
+    open_transactions: int,
+    partitions: int,
+    log_mb: int,
     as_json: bool,
-    as_markdown: bool,
+    results: Path | None,
 ) -> None:
-    """Measure Oncelog on this machine. See benchmarks/README.md."""
-    names = list(only) or list(WORKLOADS)
-    options = ("--one-process",) if one_process else ()
+    """Measure Oncelog on this machine, and Kafka beside it. See benchmarks/README.md.
+
+    A whole run beside Kafka takes about two hours; an estimate is printed at its beginning, and
+    Ctrl-C shows what was measured until then.
+    """
+    if as_list:
+        _list()
+        return
+    names = chosen(only)
+    workloads = [WORKLOADS[name] for name in names if name in WORKLOADS]
+    sizes = Sizes(open_transactions, partitions, log_mb)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="oncelog-bench-")))
-        sides = [_start(stack, folder / "one", kafka=kafka, options=options)]
-        if three_nodes:
-            three = ("--nodes", "3")
-            sides.append(_start(stack, folder / "three", kafka=kafka, options=three, replicas=3))
-        measured = _run(sides, names, rounds, quiet=as_json or as_markdown)
-        sync_ms = syncs_ms(folder)
-    figures = {name: _figures(results) for name, results in measured.items()}
-    if as_json:
-        print(json.dumps(figures, indent=2))
-    else:
-        rows = _rows(figures)
-        if as_markdown:
-            print(_markdown(rows))
-        else:
-            Console().print(_table(rows))
-        print(f"One fdatasync of {SYNC_BYTES} bytes on this disk took {sync_ms:.2f} ms (median).")
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """A cluster of ours, and one of Kafka's beside it, with as many copies."""
-
-    cluster: Cluster
-    broker: str | None
-    replicas: int
-
-    @property
-    def prefix(self) -> str:
-        return "" if self.replicas == 1 else THREE
-
-
-def _start(
-    stack: ExitStack, folder: Path, *, kafka: bool, options: Sequence[str], replicas: int = 1
-) -> Side:
-    broker = _start_kafka(stack, folder / "kafka", replicas) if kafka else None
-    bootstrap = stack.enter_context(local_cluster(folder / "oncelog", options=options))
-    log = stack.enter_context(oncelog.connect(bootstrap))
-    return Side(Cluster(log, bootstrap), broker, replicas)
-
-
-def _start_kafka(stack: ExitStack, folder: Path, count: int) -> str:
-    from benchmarks.kafka_broker import NoKafka, kafka_brokers
-
-    try:
-        return stack.enter_context(kafka_brokers(folder, count))
-    except NoKafka as error:
-        raise click.ClickException(str(error)) from None
-
-
-def _run(
-    sides: Sequence[Side], names: Sequence[str], rounds: int, *, quiet: bool
-) -> dict[str, list[Measured]]:
-    measured: dict[str, list[Measured]] = {}
-    with Progress(disable=quiet) as progress:
-        bar = progress.add_task("measuring", total=(rounds + 1) * len(names) * len(sides))
-        # The first round warms all up (Kafka's JVM most of all) and is not counted.
-        for turn in range(rounds + 1):
-            for name in names:
-                for side in sides:
-                    which = side.prefix + name
-                    progress.update(bar, description=which if turn else f"warm-up {which}")
-                    for key, result in _measure(side, name, f"{name}-{turn}").items():
-                        if turn:
-                            measured.setdefault(key, []).append(result)
-                    progress.advance(bar)
-    return measured
-
-
-def _measure(side: Side, name: str, topic: str) -> dict[str, Measured]:
-    results = {side.prefix + name: _measure_ours(side, name, topic)}
-    if side.broker is not None and name in _kafka_workloads():
-        results[KAFKA + side.prefix + name] = _measure_kafka(side, side.broker, name, topic)
-    return results
-
-
-def _measure_ours(side: Side, name: str, topic: str) -> Measured:
-    log, partitions = side.cluster.log, PARTITIONS_OF.get(name, 1)
-    log.admin.create_topic(topic, partitions=partitions, replication_factor=side.replicas)
-    before = cpu_seconds([os.getpid()])
-    result = WORKLOADS[name](side.cluster, topic)
-    used = cpu_seconds([os.getpid()]).since(before)
-    log.admin.delete_topic(topic)
-    return result, used
-
-
-def _measure_kafka(side: Side, broker: str, name: str, topic: str) -> Measured:
-    from benchmarks import kafka
-
-    kafka.create_topic(broker, topic, PARTITIONS_OF.get(name, 1), replicas=side.replicas)
-    before = cpu_seconds([os.getpid()])
-    result = kafka.KAFKA_WORKLOADS[name](broker, topic)
-    used = cpu_seconds([os.getpid()]).since(before)
-    kafka.delete_topic(broker, topic)
-    return result, used
-
-
-def _kafka_workloads() -> Sequence[str]:
-    # The client of Kafka is not installed unless it is wanted: `make bench-kafka`.
-    from benchmarks import kafka
-
-    return list(kafka.KAFKA_WORKLOADS)
-
-
-def _figures(measured: Sequence[Measured]) -> dict[str, Any]:
-    foreign = sum(cpu.foreign for _, cpu in measured)
-    total = sum(cpu.machine for _, cpu in measured)
-    figures: dict[str, Any] = {"foreign_cpu_share": round(foreign / total, 2) if total else 0.0}
-    # Of the client and all servers, per record, transaction or round: what others do to the
-    # machine changes it least.
-    figures["cpu_us"] = _spread(
-        [cpu.ours / (result.records or len(result.rounds)) * 1e6 for result, cpu in measured]
+        _say(f"{len(names)} workloads; what the machine gives is measured first")
+        before = limits_beside(folder)
+        found, sides = Run(), [OURS]
+        if workloads:
+            starts = _starts(one_process, three_nodes, kafka, kafka_defaults)
+            found, sides = _measure(folder, starts, workloads, rounds, seconds)
+        others = {} if found.interrupted else _others(folder, names, sizes, seconds)
+        after = limits_beside(folder)
+    done = Report(
+        workloads=workloads,
+        sides=sides,
+        seconds=seconds,
+        rounds=rounds,
+        summary=summarized(found.rounds),
+        warm_up=summarized(found.warm_up),
+        limits_before=before,
+        limits_after=after,
+        failed=found.failed,
+        others=others,
+        command=shlex.join([".venv/bin/python", "-m", "benchmarks.run", *sys.argv[1:]]),
+        interrupted=found.interrupted,
     )
-    if measured[0][0].rounds:
-        p50 = [statistics.median(result.rounds) * 1000 for result, _ in measured]
-        p99 = [
-            sorted(result.rounds)[int(len(result.rounds) * 0.99)] * 1000 for result, _ in measured
-        ]
-        return figures | {"p50_ms": _spread(p50), "p99_ms": _spread(p99)}
-    rates = [result.records / result.seconds for result, _ in measured]
-    figures[measured[0][0].unit] = _spread(rates)
-    if measured[0][0].value_bytes:
-        megabytes = [result.value_bytes / result.seconds / 1e6 for result, _ in measured]
-        figures["mb_per_s"] = _spread(megabytes)
-    return figures
+    if results is not None:
+        _write(done, found, results)
+    _show(done, as_json=as_json)
+    if found.failed:
+        sys.exit(1)
 
 
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    return {
-        "median": round(statistics.median(values), 3),
-        "min": round(min(values), 3),
-        "max": round(max(values), 3),
-    }
+def chosen(only: Sequence[str]) -> list[str]:
+    """The names that are meant, in the order of the table. Raises UsageError."""
+    groups: dict[str, list[str]] = {"W9": list(KILLS), "W10": list(GROWTHS)}
+    for workload in WORKLOADS.values():
+        groups.setdefault(workload.group, []).append(workload.name)
+    wanted: set[str] = set()
+    for word in only or groups:
+        if word not in groups and word not in NAMES:
+            raise click.UsageError(f"there is no workload {word!r}; --list shows all")
+        wanted.update(groups.get(word, [word]))
+    return [name for name in NAMES if name in wanted]
 
 
-def _rows(figures: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
-    return [
-        (
-            name,
-            unit,
-            *(_shown(figure[unit][which]) for which in ("median", "min", "max")),
-            _ratio(figures, name, _base_of(name), unit),
-            _of_kafka(figures, name, unit),
-            _ratio(figures, name, KAFKA + name, unit),
-            f"{figure['foreign_cpu_share']:.0%}",
-        )
-        for name, figure in figures.items()
-        if not name.startswith(KAFKA)
-        for unit in UNITS
-        if unit in figure
+# ------------------------------------------------------------------------------------- the run
+
+Start = Callable[[ExitStack, Path], Side]
+
+
+def _starts(one_process: bool, three_nodes: bool, kafka: bool, defaults: bool) -> list[Start]:
+    options = ("--one-process",) if one_process else ()
+    starts: list[Start] = [
+        lambda stack, folder: start_ours(stack, folder / "one", name=OURS, options=options)
     ]
+    if kafka or defaults:
+        starts.append(lambda stack, folder: start_kafka(stack, folder / "kafka", name=KAFKA))
+    if kafka:
+        starts.append(
+            lambda stack, folder: start_kafka(
+                stack, folder / "synced", name=SYNCED, settings=[SYNC_EACH]
+            )
+        )
+    if three_nodes:
+        starts.append(
+            lambda stack, folder: start_ours(
+                stack, folder / "three", name=THREE, options=("--nodes", "3"), replicas=3
+            )
+        )
+    if three_nodes and (kafka or defaults):
+        starts.append(
+            lambda stack, folder: start_kafka(
+                stack, folder / "brokers", name=THREE_BROKERS, replicas=3
+            )
+        )
+    return starts
 
 
-def _table(rows: Sequence[tuple[str, ...]]) -> Table:
-    table = Table(title="Oncelog, every acknowledged byte synced")
-    for column in COLUMNS:
+def _measure(
+    folder: Path,
+    starts: Sequence[Start],
+    workloads: Sequence[Workload],
+    rounds: int,
+    seconds: float,
+) -> tuple[Run, list[str]]:
+    with ExitStack() as stack:
+        sides = [start(stack, folder) for start in starts]
+        observer = stack.enter_context(Observer({side.name: side.root_pids for side in sides}))
+        planned = list(steps(workloads, sides, rounds=rounds, seconds=seconds))
+        _say(
+            f"{len(planned)} rounds on {', '.join(side.name for side in sides)}: about "
+            f"{estimate_s(planned) / 60:.0f} minutes; Ctrl-C shows what there is by then"
+        )
+        for workload in workloads:
+            if not workload.possible():
+                _say(f"{workload.name} is left out: this client cannot do it yet")
+        with progress.shown(len(planned)) as say:
+            found = run(planned, observer.look, lambda step: say(_words(step)))
+        return found, [side.name for side in sides]
+
+
+def _words(step: Step) -> str:
+    turn = f"round {step.turn}" if step.turn else "warm-up"
+    return f"{turn} {step.workload.name} on {step.side.name}"
+
+
+def _others(folder: Path, names: Sequence[str], sizes: Sizes, seconds: float) -> dict[str, str]:
+    found = {}
+    try:
+        if kills := [name for name in names if name in KILLS]:
+            _say(f"{len(kills)} kinds of kills: about {len(kills)} minutes")
+            found["Until all go on (W9)"] = kill_table(folder / "kills", kills)
+        if growths := [name for name in names if name in GROWTHS]:
+            _say(f"what grows: {sizes}")
+            found["What grows (W10)"] = growth_table(folder / "scale", growths, sizes, seconds)
+    except KeyboardInterrupt:
+        _say("ended before its time")
+    return found
+
+
+# --------------------------------------------------------------------------------------- output
+
+
+def _write(done: Report, found: Run, results: Path) -> None:
+    folder = results.resolve().parent
+    drawn: Sequence[Path] = ()
+    try:
+        spans = latencies(found.rounds)
+        drawn = plots.draw(folder / "plots", spans, done.summary, done.sides)
+    except plots.NoMatplotlib as error:
+        _say(str(error))
+    results.write_text(report.text(replace(done, plots=drawn), folder))
+    _say(f"written: {results}, {len(drawn)} pictures")
+
+
+def _show(done: Report, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(_as_json(done), indent=2))
+        return
+    console = Console(width=None if sys.stdout.isatty() else 180)
+    for side in (side for side in tables.BESIDE if side in done.sides):
+        found = tables.rows(done.summary, done.workloads, done.sides, side)
+        if found:
+            console.print(
+                _table(f"{side}: every acknowledged byte synced", done.sides, side, found)
+            )
+    for title, table in done.others.items():
+        console.print(f"\n{title}\n{table}", markup=False)
+    for limit in done.limits_before:
+        print(f"{limit.name:45} {limit.value:>12,.2f} {limit.unit}")
+    for (name, side), why in done.failed.items():
+        _say(f"{name} on {side} FAILED: {why}")
+
+
+def _table(title: str, sides: Sequence[str], side: str, rows: Sequence[tables.Row]) -> Table:
+    table = Table(title=title)
+    for column in tables.columns(sides, side):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(*row)
     return table
 
 
-def _markdown(rows: Sequence[tuple[str, ...]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in (COLUMNS, ("---",) * len(COLUMNS), *rows))
+def _as_json(done: Report) -> dict[str, Any]:
+    def said(summary: Summary) -> dict[str, Any]:
+        return {
+            f"{name} on {side}": {
+                "foreign_share": round(figures.foreign_share, 3),
+                "by_role": figures.by_role,
+                **{
+                    unit: {"median": spread.median, "min": spread.least, "max": spread.most}
+                    for unit, spread in figures.units.items()
+                },
+            }
+            for (name, side), figures in summary.items()
+        }
+
+    return {
+        "cores": os.cpu_count(),
+        "seconds": done.seconds,
+        "rounds": done.rounds,
+        "limits": [limit._asdict() for limit in done.limits_before],
+        "figures": said(done.summary),
+        "warm_up": said(done.warm_up),
+        "others": done.others,
+        "failed": {f"{name} on {side}": why for (name, side), why in done.failed.items()},
+    }
 
 
-def _shown(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.2f}"
+def _list() -> None:
+    for workload in WORKLOADS.values():
+        twin = "" if workload.kafka else " (no twin on Kafka)"
+        print(f"{workload.group:4}{workload.name:28}{shape_words(workload.shape)}{twin}")
+    for group, table in (("W9", KILLS), ("W10", GROWTHS)):
+        for name, what in table.items():
+            print(f"{group:4}{name:28}{what}")
 
 
-def _base_of(name: str) -> str:
-    """What its figures are a ratio of; "" for nothing."""
-    return name.removeprefix(THREE) if name.startswith(THREE) else RATIO_TO.get(name, "")
-
-
-def _of_kafka(figures: dict[str, dict[str, Any]], name: str, unit: str) -> str:
-    figure = figures.get(KAFKA + name, {}).get(unit)
-    return "" if figure is None else _shown(figure["median"])
-
-
-def _ratio(figures: dict[str, dict[str, Any]], name: str, other: str, unit: str) -> str:
-    base = figures.get(other, {}).get(unit)
-    if base is None or not base["median"]:
-        return ""
-    return f"{figures[name][unit]['median'] / base['median']:.2f}"
+def _say(words: str) -> None:
+    print(words, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
