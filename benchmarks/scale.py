@@ -47,7 +47,7 @@ VALUE_BYTES: Final = 1_000
 # Begun at a time.
 AT_A_TIME: Final = 64
 # Transactions that are held open, and how long a step may take to be made.
-HELD_MS: Final = 24 * 3_600_000
+HELD_MS: Final = 3_600_000
 GROWN_SECONDS_MAX: Final = 3_600.0
 # What the servers do beside nothing is looked at for so long.
 IDLE_S: Final = 3.0
