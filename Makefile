@@ -106,11 +106,11 @@ flights: install ## The main job: etcd, three services, the flights data set and
 	PATH="$(BIN):$$PATH" $(BIN)/python -m oncelog_spark.jobs.flights
 
 .PHONY: bench
-bench: install ## Measure (see benchmarks/README.md)
-	$(BIN)/python -m benchmarks.run
+bench: install ## Measure (see benchmarks/README.md; BENCH="--only W3 --rounds 5")
+	$(BIN)/python -m benchmarks.run $(BENCH)
 
 .PHONY: bench-kafka
-bench-kafka: install ## Measure beside Kafka: downloads a broker and its Python client (needs Java and Maven)
+bench-kafka: install ## Measure beside Kafka, two hours, and write benchmarks/results.md (needs Java and Maven; BENCH="--only W3 --seconds 1")
 	$(BIN)/pip install --quiet -r benchmarks/requirements.txt
-	$(BIN)/python -m benchmarks.run --kafka
+	$(BIN)/python -m benchmarks.run --kafka --results benchmarks/results.md $(BENCH)
 	$(BIN)/python -m benchmarks.rebalances --kafka

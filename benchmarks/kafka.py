@@ -179,6 +179,7 @@ def end_to_end(broker: Broker, task: Task) -> Result:
                 start = time.perf_counter()
                 send()
                 took.append(time.perf_counter() - start)
+    _flush(producer)
     consumer.close()
     return Result(len(took), meter.seconds, latencies_s=tuple(took))
 

@@ -104,7 +104,11 @@ def main(
         if workloads:
             starts = _starts(one_process, three_nodes, kafka, kafka_defaults)
             found, sides = _measure(folder, starts, workloads, rounds, seconds)
-        others = {} if found.interrupted else _others(folder, names, sizes, seconds)
+        others = (
+            {}
+            if found.interrupted
+            else _others(folder, names, sizes, seconds, kafka=kafka or kafka_defaults)
+        )
         after = limits_beside(folder)
     done = Report(
         workloads=workloads,
@@ -201,12 +205,15 @@ def _words(step: Step) -> str:
     return f"{turn} {step.workload.name} on {step.side.name}"
 
 
-def _others(folder: Path, names: Sequence[str], sizes: Sizes, seconds: float) -> dict[str, str]:
+def _others(
+    folder: Path, names: Sequence[str], sizes: Sizes, seconds: float, *, kafka: bool
+) -> dict[str, str]:
+    """Of what is not measured in rounds: title -> table. It has clusters of its own."""
     found = {}
     try:
         if kills := [name for name in names if name in KILLS]:
             _say(f"{len(kills)} kinds of kills: about {len(kills)} minutes")
-            found["Until all go on (W9)"] = kill_table(folder / "kills", kills)
+            found["Until all go on (W9)"] = kill_table(folder / "kills", kills, kafka=kafka)
         if growths := [name for name in names if name in GROWTHS]:
             _say(f"what grows: {sizes}")
             found["What grows (W10)"] = growth_table(folder / "scale", growths, sizes, seconds)
@@ -220,6 +227,7 @@ def _others(folder: Path, names: Sequence[str], sizes: Sizes, seconds: float) ->
 
 def _write(done: Report, found: Run, results: Path) -> None:
     folder = results.resolve().parent
+    folder.mkdir(parents=True, exist_ok=True)
     drawn: Sequence[Path] = ()
     try:
         spans = latencies(found.rounds)
