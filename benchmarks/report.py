@@ -16,12 +16,10 @@ from typing import Final
 from benchmarks import tables
 from benchmarks.limits import Limit, rows
 from benchmarks.summary import Summary
-from benchmarks.tables import Row, markdown
+from benchmarks.tables import FOREIGN_MUCH, Row, markdown
 from benchmarks.workloads import Workload
 
 ROOT: Final = Path(__file__).parents[1]
-# Above so much of all cores a run is one of a machine that others used as well.
-FOREIGN_MUCH: Final = 0.1
 PACKAGES: Final = ("grpcio", "pyarrow", "uvloop", "confluent-kafka")
 
 READ_FIRST: Final = """\
@@ -33,8 +31,8 @@ READ_FIRST: Final = """\
   take turns, and so do the sides. The table shows the median, the least and the most. One shorter
   round of each came before, and is [shown apart](#warm-up).
 * `cpu_us` and `switches`: CPU and context switches (voluntary or not) of the client and of all
-  servers of that side, per record, transaction or round. What others do to the machine changes
-  them least.
+  servers of that side, per record, transaction or round, with what servers do anyway. What others
+  do to the machine changes them least, unless hardly anything is done beside them.
 * `ratio` is to the workload that `workloads.py` names; `to kafka` is ours divided by Kafka's: of
   rates more is better, of ms, us and switches less.
 * `foreign`: what anybody else used of all cores meanwhile, the broker that was not measured and
