@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -28,7 +29,7 @@ from benchmarks.inputs import Inputs
 from benchmarks.measure import Meter, Task, credited
 from benchmarks.observer import Observer
 from benchmarks.sides import OURS, Measured
-from benchmarks.summary import CPU, P50, Figures, figures
+from benchmarks.summary import P50, Figures, figures
 from benchmarks.tables import Row, markdown, shown
 from benchmarks.workloads import WORKLOADS
 
@@ -48,6 +49,9 @@ WORK: Final[Mapping[str, str]] = {
     "pipeline-750": "a record of a pipeline with 750 a transaction",
     "end-to-end": "a plain record, sent and read alone",
 }
+# What servers do beside nothing is looked at for so long.
+IDLE_S: Final = 3.0
+RATE_UNITS: Final = ("tx_per_s", "records_per_s")
 LEADERS: Final = (1, 2, 4)
 # What is bound by leaders, and spread over them.
 SPREAD: Final = ("plain-100-6p", "producers-64-in-1")
@@ -68,18 +72,14 @@ class Prediction(NamedTuple):
     bound_by: str
 
 
-def predicted(
-    by_role: Mapping[str, tuple[float, float]], counts: Mapping[str, int], cores: float
-) -> Prediction:
-    """A process has one core at most (one interpreter), and all together what the machine has.
-    `counts` says how many processes of a role there are, where it is not one."""
+def predicted(costs: Mapping[str, float], counts: Mapping[str, int], cores: float) -> Prediction:
+    """By the CPU microseconds of each role. A process has one core at most (one interpreter), and
+    all together what the machine has. `counts` says how many processes of a role there are, where
+    it is not one."""
     bounds = {
-        role: counts.get(role, 1) / cpu_us * 1e6
-        for role, (cpu_us, _) in by_role.items()
-        if cpu_us > 0
+        role: counts.get(role, 1) / cpu_us * 1e6 for role, cpu_us in costs.items() if cpu_us > 0
     }
-    total_us = sum(cpu_us for cpu_us, _ in by_role.values())
-    bounds["all cores"] = cores / total_us * 1e6
+    bounds["all cores"] = cores / sum(costs.values()) * 1e6
     bound_by = min(bounds, key=lambda role: bounds[role])
     return Prediction(bounds[bound_by], bound_by)
 
@@ -93,10 +93,28 @@ def predicted_ms(without_ms: float, trips: float, each_way_ms: float) -> float:
 Measure = Callable[[str], list[Measured]]
 
 
+class Place(NamedTuple):
+    """A cluster, and how it is measured."""
+
+    measure: Measure
+    # Role -> CPU seconds a second when nobody asks anything: leases, ticks, signs of life.
+    idle: Mapping[str, float]
+
+
+def of_operations(measured: Figures, idle: Mapping[str, float]) -> dict[str, float]:
+    """Role -> CPU microseconds of one operation, without what the role does anyway."""
+    unit = next(unit for unit in RATE_UNITS if unit in measured.units)
+    seconds_each = 1 / measured.units[unit].median
+    return {
+        role: max(cpu_us - idle.get(role, 0.0) * seconds_each * 1e6, 0.0)
+        for role, (cpu_us, _) in measured.by_role.items()
+    }
+
+
 @contextmanager
 def measuring(
     folder: Path, *, leaders: int = 1, wire_ms: float = 0.0, seconds: float, rounds: int
-) -> Iterator[Measure]:
+) -> Iterator[Place]:
     """Over a cluster of its own."""
     with (
         apart(folder, leaders=leaders, wire_ms=wire_ms) as running,
@@ -124,33 +142,44 @@ def measuring(
             one(name, 0, seconds / 5)
             return [one(name, turn, seconds) for turn in range(1, rounds + 1)]
 
-        yield measure
+        yield Place(measure, _idle(observer))
 
 
-def work_table(measure: Measure) -> str:
-    found: list[Row] = []
+def _idle(observer: Observer) -> dict[str, float]:
+    meter = Meter(IDLE_S, observer.look, os.cpu_count() or 1, OURS)
+    with meter:
+        time.sleep(meter.left_s())
+    assert meter.used is not None, "it was entered"
+    return {role: used.cpu_s / meter.seconds for role, used in meter.used.servers.items()}
+
+
+def work_table(place: Place) -> str:
+    shares = (f"{place.idle.get(role, 0.0):.1%}" for role in ROLES)
+    found: list[Row] = [("", "nothing, of a core", *shares, "")]
     for name, what in WORK.items():
-        measured = figures(measure(name))
-        costs = [measured.by_role.get(role, (0.0, 0.0)) for role in ROLES]
-        found.append((name, what, *(shown(cpu_us) for cpu_us, _ in costs), _of_a_core(costs)))
+        costs = of_operations(figures(place.measure(name)), place.idle)
+        found.append(
+            (name, what, *(shown(costs.get(role, 0.0)) for role in ROLES), _of_a_core(costs))
+        )
     return markdown(("workload", "operation", *ROLES, "a core of the busiest gives, 1/s"), found)
 
 
-def _of_a_core(costs: Sequence[tuple[float, float]]) -> str:
-    most, role = max((cpu_us, role) for (cpu_us, _), role in zip(costs, ROLES, strict=True))
-    return f"{1e6 / most:,.0f} ({role})" if most else ""
+def _of_a_core(costs: Mapping[str, float]) -> str:
+    role = max(costs, key=lambda role: costs[role])
+    return f"{1e6 / costs[role]:,.0f} ({role})" if costs[role] else ""
 
 
 def leaders_table(folder: Path, seconds: float, rounds: int) -> str:
     found: list[Row] = []
-    first: dict[str, Figures] = {}
+    first: dict[str, dict[str, float]] = {}
     for count in LEADERS:
-        place = folder / f"leaders-{count}"
-        with measuring(place, leaders=count, seconds=seconds, rounds=rounds) as measure:
+        where = folder / f"leaders-{count}"
+        with measuring(where, leaders=count, seconds=seconds, rounds=rounds) as place:
             for name in SPREAD:
-                measured = figures(measure(name))
-                first.setdefault(name, measured)
-                found.append(_leaders_row(name, count, measured, first[name]))
+                measured = figures(place.measure(name))
+                costs = of_operations(measured, place.idle)
+                first.setdefault(name, costs)
+                found.append(_leaders_row(name, count, measured, costs, first[name]))
     return markdown(
         (
             *("workload", "leaders", "cpu_us", "of one leader's", "leaders' cpu_us"),
@@ -160,18 +189,24 @@ def leaders_table(folder: Path, seconds: float, rounds: int) -> str:
     )
 
 
-def _leaders_row(name: str, count: int, measured: Figures, first: Figures) -> Row:
+def _leaders_row(
+    name: str,
+    count: int,
+    measured: Figures,
+    costs: Mapping[str, float],
+    first: Mapping[str, float],
+) -> Row:
+    """`first` are the costs with one leader: the model predicts by them."""
     cores = (os.cpu_count() or 1) * (1 - measured.foreign_share)
-    # By what it cost with one leader: that is the model.
-    expected = predicted(first.by_role, {"partition_leader": count}, cores)
-    unit = next(unit for unit in ("tx_per_s", "records_per_s") if unit in measured.units)
-    rate, cpu = measured.units[unit].median, measured.units[CPU].median
+    expected = predicted(first, {"partition_leader": count}, cores)
+    unit = next(unit for unit in RATE_UNITS if unit in measured.units)
+    rate, cpu = measured.units[unit].median, sum(costs.values())
     return (
         name,
         str(count),
         shown(cpu),
-        f"{cpu / first.units[CPU].median:.2f}",
-        shown(measured.by_role["partition_leader"][0]),
+        f"{cpu / sum(first.values()):.2f}",
+        shown(costs["partition_leader"]),
         f"{measured.foreign_share:.0%}",
         f"{expected.rate:,.0f}",
         expected.bound_by,
@@ -184,10 +219,10 @@ def wires_table(folder: Path, seconds: float, rounds: int) -> str:
     found: list[Row] = []
     without: dict[str, float] = {}
     for wire_ms in WIRES_MS:
-        place = folder / f"wire-{wire_ms}"
-        with measuring(place, wire_ms=wire_ms, seconds=seconds, rounds=rounds) as measure:
+        where = folder / f"wire-{wire_ms}"
+        with measuring(where, wire_ms=wire_ms, seconds=seconds, rounds=rounds) as place:
             for name in TRIPS:
-                measured = measure(name)
+                measured = place.measure(name)
                 least_ms = min(min(one.result.latencies_s) for one in measured) * 1000
                 without.setdefault(name, least_ms)
                 p50_ms = figures(measured).units[P50].median
@@ -224,14 +259,14 @@ def main(only: tuple[str, ...], seconds: float, rounds: int, folder: Path | None
     """Check the model of docs/performance.md, and print its tables. About fifteen minutes."""
     parts = only or PARTS
     with tempfile.TemporaryDirectory(prefix="oncelog-model-", dir=folder) as made:
-        place = Path(made)
+        where = Path(made)
         if "work" in parts:
-            with measuring(place / "work", seconds=seconds, rounds=rounds) as measure:
-                print(work_table(measure), flush=True)
+            with measuring(where / "work", seconds=seconds, rounds=rounds) as place:
+                print(work_table(place), flush=True)
         if "leaders" in parts:
-            print(f"\n{leaders_table(place, seconds, rounds)}", flush=True)
+            print(f"\n{leaders_table(where, seconds, rounds)}", flush=True)
         if "wires" in parts:
-            print(f"\n{wires_table(place, seconds, rounds)}", flush=True)
+            print(f"\n{wires_table(where, seconds, rounds)}", flush=True)
 
 
 if __name__ == "__main__":

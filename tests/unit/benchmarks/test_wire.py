@@ -12,7 +12,8 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from benchmarks.model import predicted, predicted_ms
+from benchmarks.model import of_operations, predicted, predicted_ms
+from benchmarks.summary import Figures, Spread
 from benchmarks.wire import wired
 from oncelog_server.runtime.loopback_ports import free_ports
 
@@ -62,7 +63,7 @@ def test_all_bytes_come_in_order_and_so_does_the_end() -> None:
     assert bytes(got) == sent
 
 
-COSTS = {"client": (10.0, 1.0), "coordinator": (0.0, 0.0), "partition_leader": (5.0, 1.0)}
+COSTS = {"client": 10.0, "coordinator": 0.0, "partition_leader": 5.0}
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,17 @@ COSTS = {"client": (10.0, 1.0), "coordinator": (0.0, 0.0), "partition_leader": (
 def test_a_rate_is_bound_by_one_process_or_by_all_cores(
     counts: dict[str, int], cores: float, rate: float, bound_by: str
 ) -> None:
-    assert predicted(COSTS, counts, cores) == (pytest.approx(rate), bound_by)
+    found = predicted(COSTS, counts, cores)
+    assert found.rate == pytest.approx(rate)
+    assert found.bound_by == bound_by
+
+
+def test_what_a_role_does_anyway_is_no_part_of_an_operation() -> None:
+    rate = {"tx_per_s": Spread(100, 100, 100)}
+    measured = Figures(rate, 0.0, {"client": (50.0, 1), "leader": (300.0, 1), "etcd": (40.0, 1)})
+    # At 100 a second a hundredth of a core is 100 us of each.
+    costs = of_operations(measured, {"leader": 0.01, "etcd": 0.01})
+    assert costs == {"client": 50.0, "leader": pytest.approx(200.0), "etcd": 0.0}
 
 
 def test_latency_grows_by_both_ways_of_each_trip() -> None:
