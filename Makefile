@@ -110,7 +110,7 @@ bench: install ## Measure (see benchmarks/README.md; BENCH="--only W3 --rounds 5
 	$(BIN)/python -m benchmarks.run $(BENCH)
 
 .PHONY: bench-kafka
-bench-kafka: install ## Measure beside Kafka, two hours, and write benchmarks/results.md (needs Java and Maven; BENCH="--only W3 --seconds 1")
+bench-kafka: install ## Measure beside Kafka, an hour, and write benchmarks/results.md (needs Java and Maven; BENCH="--only W3 --seconds 1")
 	$(BIN)/pip install --quiet -r benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.run --kafka --results benchmarks/results.md $(BENCH)
 	$(BIN)/python -m benchmarks.rebalances --kafka

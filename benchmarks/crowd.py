@@ -75,6 +75,8 @@ def _worker(*words: str) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[1],
+        # Ctrl-C is for whoever waits for it.
+        start_new_session=True,
     )
     try:
         yield process

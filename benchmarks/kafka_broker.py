@@ -20,7 +20,7 @@ CLUSTER_ID: Final = "MkU3OEVBNTcwNTJENDM2Qk"
 # The heap is that of kafka-server-start.sh.
 JVM: Final = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
 DOWNLOAD_SECONDS_MAX: Final = 600
-START_SECONDS_MAX: Final = 60
+START_SECONDS_MAX: Final = 300
 STOP_SECONDS_MAX: Final = 20
 # What a node needs, and nothing else: every other setting is Kafka's default.
 CONFIG: Final = """\
@@ -116,7 +116,13 @@ class Broker:
 
     def start(self) -> None:
         with self._log_path.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                self._command,
+                stdout=log,
+                stderr=log,
+                # Ctrl-C is for whoever measures, who stops it after what uses it.
+                start_new_session=True,
+            )
 
     def kill(self) -> None:
         """As a machine that loses its power ends it."""

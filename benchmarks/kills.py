@@ -114,6 +114,7 @@ class Writers:
             stdin=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             cwd=Path(__file__).parents[1],
+            start_new_session=True,
         )
 
 

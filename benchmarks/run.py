@@ -87,7 +87,7 @@ def main(
 ) -> None:
     """Measure Oncelog on this machine, and Kafka beside it. See benchmarks/README.md.
 
-    A whole run beside Kafka takes about two hours; an estimate is printed at its beginning, and
+    A whole run beside Kafka takes about an hour; an estimate is printed at its beginning, and
     Ctrl-C shows what was measured until then.
     """
     if as_list:

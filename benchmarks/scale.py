@@ -122,6 +122,7 @@ def _holder(bootstrap: str, count: int) -> Iterator[None]:
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[1],
+        start_new_session=True,
     )
     try:
         assert process.stdout is not None

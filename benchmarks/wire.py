@@ -42,6 +42,7 @@ def wired(delay_ms: float, targets: Mapping[int, int]) -> Iterator[None]:
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[1],
+        start_new_session=True,
     )
     try:
         assert process.stdout is not None
