@@ -46,9 +46,8 @@ PARTITIONS_A_TOPIC: Final = 100
 VALUE_BYTES: Final = 1_000
 # Begun at a time.
 AT_A_TIME: Final = 64
-# Transactions that are held open, and how long a step may take to be made.
+# How long they stay open: as long as a coordinator lets them by default.
 HELD_MS: Final = 3_600_000
-GROWN_SECONDS_MAX: Final = 3_600.0
 # What the servers do beside nothing is looked at for so long.
 IDLE_S: Final = 3.0
 LATE_READS: Final = 20
@@ -135,7 +134,8 @@ def _holder(bootstrap: str, count: int) -> Iterator[None]:
 
 
 async def _hold(bootstrap: str, count: int) -> None:
-    """Begins so many, each with a record that is written, and waits to be killed."""
+    """Begins so many, each with a record that is written, and waits to be killed, or for whoever
+    started this process to be gone."""
     async with aio.connect(bootstrap, timeout_ms=600_000) as log:
         turns = asyncio.Semaphore(AT_A_TIME)
         held: list[aio.Transaction] = []
@@ -151,7 +151,7 @@ async def _hold(bootstrap: str, count: int) -> None:
 
         await asyncio.gather(*map(begin, range(count)))
         print(READY, flush=True)
-        await asyncio.sleep(GROWN_SECONDS_MAX)
+        await asyncio.to_thread(sys.stdin.read)
 
 
 def _add_partitions(place: Place, so_far: int, size: int) -> None:
