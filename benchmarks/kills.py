@@ -27,6 +27,7 @@ import click
 
 import oncelog
 from benchmarks.crowd import KAFKA, OURS
+from benchmarks.kill_writer import SILENT
 from benchmarks.observer import below, processes_now, role_of
 from benchmarks.sides import pid_over
 from benchmarks.tables import Row, markdown
@@ -194,7 +195,8 @@ def _kafka(folder: Path, nodes: int) -> Iterator[tuple[Writers, Reader, Callable
     with ExitStack() as stack:
         brokers = stack.enter_context(running_brokers(folder, nodes))
         create_topic(brokers.bootstrap, TOPIC, PARTITIONS, replicas=min(nodes, 3))
-        consumer: Any = Consumer({"bootstrap.servers": brokers.bootstrap, "group.id": "reader"})
+        settings = {"bootstrap.servers": brokers.bootstrap, "group.id": "reader", **SILENT}
+        consumer: Any = Consumer(settings)
         stack.callback(consumer.close)
         consumer.assign([TopicPartition(TOPIC, each, 0) for each in range(PARTITIONS)])
 

@@ -257,8 +257,7 @@ PARTS: Final = ("work", "leaders", "wires")
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 100))
 @click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Whose disk.")
 def main(only: tuple[str, ...], seconds: float, rounds: int, folder: Path | None) -> None:
-    """Check the model of docs/performance.md, and print its tables. About a quarter of an hour, on a
-    quiet machine."""
+    """Check the model of docs/performance.md, and print its tables. A quarter of an hour."""
     parts = only or PARTS
     with tempfile.TemporaryDirectory(prefix="oncelog-model-", dir=folder) as made:
         where = Path(made)
