@@ -424,7 +424,11 @@ class CoordinatorMachine:
 
     def owed(self, below: JournalOffset) -> Sequence[Owed]:
         """Not what is under way already. Costs what it gives, not what is open."""
-        owed: list[Owed] = list(self.state.deliveries.due(below))
+        return [*self.state.deliveries.due(below), *self.owed_beside_markers(below)]
+
+    def owed_beside_markers(self, below: JournalOffset) -> list[Owed]:
+        """What nobody may hold back."""
+        owed: list[Owed] = []
         for tx_id in self.state.first_staged.due(below):
             head = self.state.transactions[tx_id]
             if head.offsets is None:
