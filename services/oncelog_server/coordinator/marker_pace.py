@@ -1,5 +1,5 @@
-"""When markers go out (docs/adr/0080): at once where none went a moment ago, or where somebody waits
-for them; else together, when that moment is over.
+"""When markers go out (docs/adr/0080): at once where none went in this moment, or where somebody
+waits for them; else together, when the moment is over.
 
 A message of markers costs its coordinator and its leader as much as a commit does, and carries a
 thousand for little more than one. So who commits one small transaction after the other pays for one

@@ -3,9 +3,9 @@ the offset manager, and the record that a transaction is over.
 
 Markers (docs/protocol.md): per participant at most one unacknowledged group, which begins with the
 earliest unacknowledged marker and carries all that are due; groups for one leader process travel in
-one message, and where one message went a moment ago, what is due meanwhile waits for the next
-(`marker_pace`). Refused or unanswered, they are sent again for ever, to whoever leads by then; a topic
-that etcd says is gone is done. Nothing is lost with this object: `machine.owed` knows it all.
+one message, and what is due soon after one waits for the next (`marker_pace`). Refused or
+unanswered, they are sent again for ever, to whoever leads by then; a topic that etcd says is gone
+is done. Nothing is lost with this object: `machine.owed` knows it all.
 """
 
 from __future__ import annotations

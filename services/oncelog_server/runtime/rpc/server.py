@@ -248,7 +248,7 @@ class RpcServer:
         try:
             # Runs when the answer has gone out, or never will.
             context.add_done_callback(lambda _: call.holds(0))
-            answer = await method.answer(request, call)
+            answer = await method.answer_in_time(request, call)
         finally:
             self._inflight.remove(size)
         if isinstance(answer, OncelogError):

@@ -1,5 +1,5 @@
-"""The real Disk: one data directory, one writer thread, which the loop spares where a commit is small
-and the disk is quick (`quick_syncs`).
+"""The real Disk: one data directory, one writer thread, which is not troubled with a commit that is
+small while the disk is quick (`quick_syncs`).
 
 Invariants:
   * a commit is durable when it returns: bytes, file sizes and the names of new files;
