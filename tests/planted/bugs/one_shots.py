@@ -26,7 +26,7 @@ BUGS: Final = (
         "a crash tears the records of one decision apart, and the later one-shot stays staged",
         (
             Edit(
-                "oncelog_server.coordinator.machine:CoordinatorMachine.owed",
+                "oncelog_server.coordinator.machine:CoordinatorMachine.owed_beside_markers",
                 "owed.append(OweDecision(tx_id))",
                 "pass",
             ),
