@@ -95,7 +95,7 @@ class RpcServer:
         self._exchange_count = 0
         self._stopping = False
         # Of streams of replies whose handlers have nothing to say now: `stop` takes them out.
-        self._awaiting: set[asyncio.Task[Any]] = set()
+        self._awaiting: dict[asyncio.Task[Any], None] = {}
         self._reporting: asyncio.Task[None] | None = None
         self._health_is_ours = health is None
         self._health = health or Health()
@@ -331,7 +331,7 @@ class RpcServer:
             raise _stopping()
         task = asyncio.current_task()
         assert task is not None, "gRPC serves each call in a task"
-        self._awaiting.add(task)
+        self._awaiting[task] = None
         try:
             return await anext(replies, _END)
         except asyncio.CancelledError:
@@ -340,7 +340,7 @@ class RpcServer:
                 raise
             raise _stopping() from None
         finally:
-            self._awaiting.discard(task)
+            self._awaiting.pop(task, None)
 
     def _exchange(self, method: Method) -> Callable[..., Any]:
         """A bidirectional RPC other than the call stream: replication, between our processes."""
