@@ -55,10 +55,12 @@ from oncelog_server.coordinator.decide_one_shot import (
     decide_answer,
     decide_transact,
     find_one_shot,
+    has_lost_its_chain,
 )
 from oncelog_server.coordinator.decide_producer import decide_init
 from oncelog_server.coordinator.decide_time import decide_tick, prove_log_end
 from oncelog_server.coordinator.producers import (
+    Chain,
     LastCommit,
     OneShotRequest,
     OneShotState,
@@ -198,7 +200,8 @@ class CoordinatorMachine:
                         TxId(0),
                         OneShotState.SKIPPED,
                         digest=record.digest,
-                    )
+                    ),
+                    record.chain_first,
                 )
             case Committed() | Aborted():
                 self._over(record)
@@ -262,7 +265,7 @@ class CoordinatorMachine:
         self.state.transactions.add(transaction)
         producer = self._active(record.producer_id, at)
         digest = content_digest(record.batches, record.offsets, record.commit_seq)
-        producer.asked_one_shot(_asked(record, OneShotState.STAGED, digest))
+        producer.asked_one_shot(_asked(record, OneShotState.STAGED, digest), record.chain_first)
         producer.staged.append(record.tx_id)
         if len(producer.staged) == 1:
             self.state.first_staged.became_head(record.tx_id, gate=at.offset)
@@ -274,7 +277,7 @@ class CoordinatorMachine:
         self.state.outcome_ages.decided(at.offset)
         producer = self._active(record.producer_id, at)
         digest = content_digest(record.batches, None, record.commit_seq)
-        producer.asked_one_shot(_asked(record, OneShotState.COMMITTED, digest))
+        producer.asked_one_shot(_asked(record, OneShotState.COMMITTED, digest), record.chain_first)
         self._committed(transaction, producer, b"")
 
     def _one_shot(self, record: OneShotStaged | OneShotPrepared, at: At) -> Transaction:
@@ -288,6 +291,7 @@ class CoordinatorMachine:
             record.request_number,
             record.commit_seq,
             batches=record.batches,
+            chain_first=record.chain_first,
         )
 
     def _prepare_commit(self, record: PreparedCommit, at: At) -> None:
@@ -309,6 +313,8 @@ class CoordinatorMachine:
             self.state.sessions.forget(record.producer_id)
         self.state.deliveries.add(transaction)
         producer = self._active(record.producer_id, at)
+        if transaction.chain_first:
+            producer.broken_chain = Chain(transaction.generation, transaction.chain_first)
         self._answer(producer, transaction, record.cause, record)
         self._unstage(producer, transaction, at)
 
@@ -431,7 +437,7 @@ class CoordinatorMachine:
         owed: list[Owed] = []
         for tx_id in self.state.first_staged.due(below):
             head = self.state.transactions[tx_id]
-            if head.offsets is None:
+            if head.offsets is None or has_lost_its_chain(self.state, head):
                 owed.append(OweDecision(tx_id))
                 continue
             after = self.state.first_staged.chains_on(head)

@@ -37,7 +37,7 @@ from oncelog_server.coordinator.outbox_metrics import OutboxMetrics
 from oncelog_server.coordinator.ports import CoordinatorEnv, CoordinatorReplica
 from oncelog_server.coordinator.values import AbortCause, Refusal
 from oncelog_server.coordinator.waiting import Waiting
-from oncelog_server.core.ids import PartitionId, TxId
+from oncelog_server.core.ids import PartitionId, TopicId, TxId
 from oncelog_server.core.ports import Address
 from oncelogpb.doubt import Doubt
 from oncelogpb.errors import (
@@ -347,8 +347,9 @@ def _offsets_request(owed: OweOffsets) -> offsets_pb.CommitTransactionOffsetsReq
     one-shot before the earlier one was answered."""
     offsets = offsets_pb.GroupOffsets.FromString(owed.offsets.request)
     for offset in offsets.offsets:
-        if not offset.after_tx_id:
-            offset.after_tx_id = owed.after
+        if not offset.after_tx_id and owed.after:
+            place = PartitionId(TopicId(offset.partition.topic_id), offset.partition.number)
+            offset.after_tx_id = owed.after.get(place, TxId(0))
     request = offsets_pb.CommitTransactionOffsetsRequest(tx_id=owed.tx_id, offsets=offsets)
     request.producer.producer_id = owed.producer.producer_id
     request.producer.generation = owed.producer.generation
