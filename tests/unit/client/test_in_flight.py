@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from oncelog._core.routing import PartitionKey
@@ -377,6 +378,20 @@ def test_i21_an_abort_goes_back_to_what_is_on_its_way() -> None:
         services.decide(2, errors.TransactionEnded("no"))
         await settled()
         assert stands(consumer) == 10
+
+    in_flight(work)
+
+
+def test_a_table_of_many_chunks_is_one_message() -> None:
+    async def work(producer: TransactionalProducer, services: ChainServices) -> None:
+        services.decides_at_once = True
+        parts = [pa.table({"value": [b"v"] * 3, "partition": [n, n, 1 - n]}) for n in (0, 1, 0)]
+        tx = producer.transaction()
+        async with tx:
+            await tx.send_arrow("a", pa.concat_tables(parts))
+        (request,) = services.of("transact")
+        assert [(b.partition.number, b.record_count) for b in request.batches] == [(0, 5), (1, 4)]
+        assert tx.state == "committed"
 
     in_flight(work)
 

@@ -303,6 +303,11 @@ class Transaction(Front):
         return self._twin.ended
 
     @property
+    def is_in_flight(self) -> bool:
+        """See `aio.Transaction.is_in_flight`."""
+        return self._twin.is_in_flight
+
+    @property
     def already_committed(self) -> bool:
         """True where an earlier run committed this commit_seq: nothing was changed."""
         return self._twin.already_committed

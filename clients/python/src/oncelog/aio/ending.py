@@ -58,6 +58,11 @@ class Ending:
         """True once it is committed, aborted or in doubt."""
         return self._core.state in core.ENDED
 
+    @property
+    def is_in_flight(self) -> bool:
+        """Its commit is on its way, as one of several."""
+        return self._flight is not None and not self.ended
+
     async def decided(self) -> None:
         """Returns once a commit that was asked for is decided: at once, but of a producer with
         several in flight. Raises why it was not committed."""

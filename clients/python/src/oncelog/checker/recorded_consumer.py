@@ -56,8 +56,9 @@ class RecordedConsumer:
             place = TopicPartition(record.topic, record.partition)
             records.setdefault(place, []).append([record.offset, value])
         at_us = max(at_us, self._passed_us)
-        if self.inner.is_member:
-            # What came within the poll begins where the group stands, or the checker says so.
+        if self.group is not None:
+            # What came within the poll begins where the group stands, or the checker says so; or
+            # one in flight was refused within it.
             at_us = max(at_us, self._committed_us)
             self._note_positions(at_us, self._begun({p: rows[0][0] for p, rows in records.items()}))
         # Behind all that its poll did first: where it began, what it passed over.
