@@ -69,7 +69,7 @@ BUGS: Final = (
         {
             unit(
                 FILE, "test_one_that_came_before_its_turn_comes_again_under_its_own_number"
-            ): "not committed",
+            ): "it came again",
         },
     ),
     Bug(

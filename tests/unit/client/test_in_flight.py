@@ -234,6 +234,7 @@ def test_one_that_came_before_its_turn_comes_again_under_its_own_number() -> Non
         assert sorted(services.accepted) == [1, 2], "3 waits for 2"
         services.decide(2)
         await settled()
+        assert 3 in services.accepted, "it came again"
         services.decide(3)
         await producer.flush()
         assert [tx.state for tx in made] == ["committed"] * 2
