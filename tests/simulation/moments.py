@@ -109,6 +109,8 @@ TABLE_JUDGED: Final = "a table of a compacted topic was compared with what was c
 KEYLESS_REFUSED: Final = "a record without a key was refused"
 
 MOMENTS: Final = (
+    SEVERAL_IN_FLIGHT,
+    TAKEN_BACK_TOGETHER,
     LEADER_COMPACTED,
     COPY_COMPACTED,
     COMPACTED_OPEN,
@@ -223,10 +225,7 @@ PROMISES: Final[Mapping[str, _Any]] = {
     "pipeline": ((MOMENT, SEVERAL_IN_FLIGHT),),
     "keeper": ((MOMENT, START_MOVED),),
     "settler": ((MOMENT, LEADER_SETTLED),),
-    "tabler": (
-        (MOMENT, SEVERAL_IN_FLIGHT, TAKEN_BACK_TOGETHER, TABLE_LOOKED),
-        (MOMENT, TABLE_REMOVED),
-    ),
+    "tabler": ((MOMENT, TABLE_LOOKED), (MOMENT, TABLE_REMOVED)),
     "compactor": ((MOMENT, LEADER_COMPACTED),),
 }
 

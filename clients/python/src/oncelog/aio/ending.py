@@ -29,6 +29,9 @@ class Ending:
     _registration: Registration
     _consumed: Consumed
     _written: Written
+    already_committed: bool
+    visible: bool
+    exposed: list[ExposedPart]
 
     def __init__(self) -> None:
         self._core = TransactionCore()
@@ -36,12 +39,6 @@ class Ending:
         self._identity: core.ProducerCore | None = None
         # Where its commit is on its way, as one of several.
         self._flight: Flight | None = None
-        # True where commit_seq was committed by an earlier run: this transaction changed nothing.
-        self.already_committed = False
-        # True where every participant had exposed it when the commit was answered.
-        self.visible = False
-        # Where the records became readable; only with wait="visible".
-        self.exposed: list[ExposedPart] = []
 
     @property
     def tx_id(self) -> int:

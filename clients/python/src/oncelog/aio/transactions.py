@@ -35,6 +35,7 @@ from oncelog.aio.ending import Ending
 from oncelog.aio.front import Front
 from oncelog.aio.outcomes import (
     CommitSeq,
+    ExposedPart,
     commit,
     committed_before,
     transact,
@@ -77,6 +78,12 @@ class Transaction(Ending):
         self._terms = Terms(
             place, commit_seq=commit_seq, wait=wait, timeout_ms=timeout_ms, session_ms=session_ms
         )
+        # True where commit_seq was committed by an earlier run: this transaction changed nothing.
+        self.already_committed = False
+        # True where every participant had exposed it when the commit was answered.
+        self.visible = False
+        # Where the records became readable; only with wait="visible".
+        self.exposed: list[ExposedPart] = []
         self._opening: asyncio.Task[None] | None = None
         self._ending = False
         # Done when the decision that was asked for is answered, or nobody could say.
