@@ -28,7 +28,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from oncelog._core import transaction as core
 from oncelog._core.transaction import ProducerCore
@@ -40,12 +40,21 @@ from oncelogpb import errors
 from oncelogpb.doubt import Doubt
 from oncelogpb.v1 import coordinator_pb2
 
-if TYPE_CHECKING:
-    from oncelog.aio.transactions import Transaction
-
 # After so long with nothing on its way the next one begins a chain, and goes alone: an unnamed
 # producer that was idle may be forgotten.
 CHAIN_IDLE_MS_MAX: Final = 60_000
+
+
+class Passenger(Protocol):
+    """A transaction, as the line sees it."""
+
+    def told_of(self, error: errors.OncelogError) -> errors.OncelogError: ...
+
+    def has_landed(self, reply: coordinator_pb2.TransactReply) -> None: ...
+
+    def was_taken_back(self, error: errors.OncelogError) -> None: ...
+
+    def was_lost(self) -> None: ...
 
 
 class Flight:
@@ -53,7 +62,7 @@ class Flight:
 
     def __init__(
         self,
-        transaction: Transaction,
+        transaction: Passenger,
         identity: ProducerCore,
         request: coordinator_pb2.TransactRequest,
         before: Flight | None,
@@ -178,7 +187,7 @@ class Line:
 
     def send(
         self,
-        transaction: Transaction,
+        transaction: Passenger,
         identity: ProducerCore,
         request: coordinator_pb2.TransactRequest,
     ) -> Flight:
