@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 # Longer than the client's own: a task that starts while services restart waits for them, and does
 # not fail its stage.
 FIRST_CONTACT_MS: Final = 15_000
+# A running query reads the partitions that were added to its topics so soon.
+TOPIC_REFRESH_MS: Final = 5_000
 
 _lock = threading.Lock()
 _open: dict[tuple[int, ClusterAddress], Protocol] = {}
@@ -60,15 +62,16 @@ def _connect(cluster: ClusterAddress) -> Protocol:
     from oncelog.protocol import Protocol
 
     files = cluster.tls
+    waits = {"connect_timeout_ms": FIRST_CONTACT_MS, "topic_refresh_ms": TOPIC_REFRESH_MS}
     if files is None:
-        return Protocol(cluster.bootstrap, connect_timeout_ms=FIRST_CONTACT_MS)
+        return Protocol(cluster.bootstrap, **waits)
     tls = Tls(
         ca_file=files.ca,
         certificate_file=files.certificate,
         key_file=files.key,
         server_name=files.server_name,
     )
-    return Protocol(cluster.bootstrap, tls=tls, connect_timeout_ms=FIRST_CONTACT_MS)
+    return Protocol(cluster.bootstrap, tls=tls, **waits)
 
 
 def _unlock() -> None:

@@ -76,7 +76,13 @@ BUGS: Final = (
     Bug(
         "task-passes-over-what-was-deleted-meanwhile",
         "I14: what is deleted between plan and read is a loss as well",
-        (Edit("oncelog_spark.fetch:read_range", "if fail_on_data_loss:", "if False:"),),
+        (
+            Edit(
+                "oncelog_spark.fetch:RangeReader._passes_over",
+                "if self._fail_on_data_loss:",
+                "if False:",
+            ),
+        ),
         {
             unit(
                 "spark/test_fetch",
