@@ -109,6 +109,10 @@ flights: install ## The main job: etcd, three services, the flights data set and
 bench: install ## Measure (see benchmarks/README.md; BENCH="--only W3 --rounds 5")
 	$(BIN)/python -m benchmarks.run $(BENCH)
 
+.PHONY: bench-spark
+bench-spark: install ## Measure the Spark connector beside Spark's Kafka connector: downloads Spark 4.0.0, its connector, a broker (needs Java and Maven)
+	$(BIN)/python -m benchmarks.spark_run
+
 .PHONY: bench-kafka
 bench-kafka: install ## Measure beside Kafka, an hour, and write benchmarks/results.md (needs Java and Maven; BENCH="--only W3 --seconds 1")
 	$(BIN)/pip install --quiet -r benchmarks/requirements.txt

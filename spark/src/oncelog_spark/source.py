@@ -59,7 +59,9 @@ from oncelog_spark.progress import Progress
 from oncelog_spark.schema import record_columns, source_arrow_schema, source_batch
 from oncelog_spark.subscription import (
     Edges,
+    GroupStanding,
     Matching,
+    RecordSize,
     Subscription,
     not_standing_at,
     plain_offsets,
@@ -87,11 +89,7 @@ class BatchStep:
     participant: bytes = b""
 
     @classmethod
-    def of(
-        cls, subscription: Subscription, group: str, start: Positions, end: Positions
-    ) -> BatchStep:
-        offsets = step_offsets(subscription, group, start, end)
-        [participant] = transaction.offset_partitions(subscription.protocol, [group])
+    def of(cls, offsets: offset_manager_pb2.GroupOffsets, participant: pb.Partition) -> BatchStep:
         return cls(
             offsets.SerializeToString(deterministic=True),
             participant.SerializeToString(deterministic=True),
@@ -127,7 +125,7 @@ class OncelogBatchReader(DataSourceReader):
         start = {tp: at if tp in named else max(at, edges.earliest[tp]) for tp, at in start.items()}
         start = _within(edges, options, start)
         end = _within(edges, options, end)
-        return _plan(subscription, options, start, end)
+        return _plan(subscription, options, start, end, RecordSize())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark makes InputPartition(None) of an empty plan.
@@ -146,10 +144,12 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # For reportLatestOffset.
         self._progress = Progress(options.group)
         self._matching = Matching()
+        self._size = RecordSize()
         # When the last batch with records was planned, seconds of the monotonic clock.
         self._triggered: float | None = None
         # Keeps members out of the group, once this run has begun.
         self._claim: Claim | None = None
+        self._participant: pb.Partition | None = None
         # Begin and end of the newest batch of this run that a sink has to commit.
         self._planned: tuple[Positions, Positions] | None = None
 
@@ -203,10 +203,12 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until = self._checked(subscription, from_json(end)).positions
         step = NO_STEP
         if options.transactional_sink is not None and options.group is not None:
-            self._require_committed(subscription, options.group, begin, until)
-            step = BatchStep.of(subscription, options.group, begin, until)
+            standing = subscription.committed(options.group, stable=False)
+            self._require_committed(subscription, options.group, standing, begin, until)
+            offsets = step_offsets(subscription, options.group, standing, begin, until)
+            step = BatchStep.of(offsets, self._lives_in(subscription, options.group))
         readable = _within(subscription.edges(), options, begin, self._progress)
-        return _plan(subscription, options, readable, until, step)
+        return _plan(subscription, options, readable, until, self._size, step)
 
     def commit(self, end: dict[str, Any]) -> None:
         options = self._options
@@ -231,7 +233,7 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         """Of the twin in the tasks: the claim belongs to the process that renews it."""
-        return {**self.__dict__, "_claim": None}
+        return {**self.__dict__, "_claim": None, "_participant": None}
 
     # ------------------------------------------------------------------- in the tasks
 
@@ -255,8 +257,19 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._claim = claim
         return subscription
 
+    def _lives_in(self, subscription: Subscription, group: str) -> pb.Partition:
+        """The partition of `__consumer_offsets` that has the group: always the same one."""
+        if self._participant is None:
+            [self._participant] = transaction.offset_partitions(subscription.protocol, [group])
+        return self._participant
+
     def _require_committed(
-        self, subscription: Subscription, group: str, begin: Positions, until: Positions
+        self,
+        subscription: Subscription,
+        group: str,
+        standing: GroupStanding,
+        begin: Positions,
+        until: Positions,
     ) -> None:
         """Spark plans a batch when the sink is done with the one before: then its positions are
         committed, or nobody will ever do it. Raises SinkNeverCommits, before the tasks of this
@@ -264,7 +277,7 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planned, self._planned = self._planned, (begin, until)
         if planned is None or planned == (begin, until) or planned[1] != begin:
             return
-        behind = not_standing_at(subscription, group, begin)
+        behind = not_standing_at(subscription, standing, begin)
         if behind:
             raise transaction.SinkNeverCommits(
                 f"the sink is done with the last batch, but group {group!r} did not get its "
@@ -441,13 +454,18 @@ def _plan(
     options: SourceOptions,
     start: Positions,
     end: Positions,
+    size: RecordSize,
     step: BatchStep = NO_STEP,
 ) -> list[InputPartition]:
     """A task for each range, or for several of a small batch; a batch with positions to register
     has one task at least."""
     at_least, at_most = options.min_partitions, options.records_per_partition_max
+    wanted = ranges(start, end, min_partitions=at_least, max_records=at_most)
+    largest = max(wanted, key=lambda part: part.offset_count, default=None)
     planned = packed(
-        ranges(start, end, min_partitions=at_least, max_records=at_most),
+        wanted,
+        # What is one range is one task, however large its records are.
+        record_bytes=size.ask(subscription, largest) if largest and len(wanted) > 1 else 0.0,
         min_partitions=at_least,
         max_records=at_most,
     )

@@ -20,6 +20,7 @@ from oncelog_spark.offsets import (
     EARLIEST_MARK,
     LATEST_MARK,
     Edge,
+    OffsetRange,
     Place,
     Positions,
     Times,
@@ -51,6 +52,8 @@ POLL_BYTES: Final = 1
 POLL_PARTITIONS_MAX: Final = 1_000
 # Which topics match a pattern is asked so often at most.
 PATTERN_EVERY_S: Final = 5.0
+# How large records are is looked at so often at most.
+SIZE_EVERY_S: Final = 30.0
 
 
 # How each edge is asked for, in the order of `Edges`.
@@ -66,6 +69,20 @@ class Edges:
 
     earliest: Positions
     latest: Positions
+
+
+@dataclass
+class RecordSize:
+    """About how large a record is, as it was a moment ago."""
+
+    size_bytes: float = 0.0
+    asked: float | None = None
+
+    def ask(self, subscription: Subscription, part: OffsetRange) -> float:
+        now = time.monotonic()
+        if self.asked is None or now - self.asked >= SIZE_EVERY_S:
+            self.size_bytes, self.asked = subscription.record_bytes(part), now
+        return self.size_bytes
 
 
 @dataclass
@@ -221,6 +238,29 @@ class Subscription:
             ends[partition] = fetched.end_offset
         return ends
 
+    def record_bytes(self, part: OffsetRange) -> float:
+        """Of a record there, by the first batch of the range; 0: nothing is told of it."""
+        request = partition_leader_pb2.FetchRequest(
+            partitions=[
+                partition_leader_pb2.FetchPartition(
+                    partition=self.wire(part.partition), offset=part.start, max_bytes=POLL_BYTES
+                )
+            ],
+            isolation=partition_leader_pb2.ISOLATION_COMMITTED,
+            max_bytes=POLL_BYTES,
+            with_offsets=True,
+        )
+        try:
+            reply = self.protocol.call(
+                "partition_leader.fetch", request, timeout_ms=LIST_TIMEOUT_MS
+            )
+        except errors.OncelogError:
+            # Only the number of tasks depends on it: what is wrong, the tasks will find.
+            return 0.0
+        batches = reply.partitions[0].batches
+        count = sum(batch.record_count for batch in batches)
+        return sum(len(batch.payload) for batch in batches) / count if count else 0.0
+
     def committed(
         self, group: str, *, stable: bool
     ) -> dict[TopicPartition, offset_manager_pb2.CommittedOffset]:
@@ -332,12 +372,19 @@ def plain_offsets(
     return offsets
 
 
+# Where a group stands, as `Subscription.committed` gives it.
+GroupStanding = Mapping[TopicPartition, offset_manager_pb2.CommittedOffset]
+
+
 def step_offsets(
-    subscription: Subscription, group: str, start: Positions, end: Positions
+    subscription: Subscription,
+    group: str,
+    standing: GroupStanding,
+    start: Positions,
+    end: Positions,
 ) -> offset_manager_pb2.GroupOffsets:
     """The step of a micro-batch, each partition from where it begins: the group must stand there,
     or nowhere where it has no position yet."""
-    standing = subscription.committed(group, stable=False)
     offsets = offset_manager_pb2.GroupOffsets(group=group)
     for partition, position in sorted(end.items()):
         commit = offsets.offsets.add(
@@ -351,11 +398,10 @@ def step_offsets(
 
 
 def not_standing_at(
-    subscription: Subscription, group: str, positions: Positions
+    subscription: Subscription, standing: GroupStanding, positions: Positions
 ) -> list[TopicPartition]:
     """Partitions whose position the group neither has nor gets from a transaction that is decided
     to commit."""
-    standing = subscription.committed(group, stable=False)
     return [
         partition
         for partition, position in sorted(positions.items())

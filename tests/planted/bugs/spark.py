@@ -152,9 +152,11 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_spark.source:OncelogStreamReader.partitions",
-                "step = BatchStep.of(subscription, options.group, begin, until)",
-                "readable = _within(subscription, options, begin)\n"
-                "            step = BatchStep.of(subscription, options.group, readable, until)",
+                "offsets = step_offsets(subscription, options.group, standing, begin, until)",
+                "readable = _within(subscription.edges(), options, begin)\n"
+                "            offsets = step_offsets(\n"
+                "                subscription, options.group, standing, readable, until\n"
+                "            )",
             ),
         ),
         {
