@@ -4,11 +4,12 @@
     this_python   which Python Spark is told to look for the format with
     options       strings from Spark in, frozen values out; unknown_options: what is said of others
     schema        columns of source and sink, and their way from and to Arrow batches of the log
-    offsets       PURE: position vectors, rate limits, ranges
+    offsets       PURE: position vectors, rate limits, ranges; packing: into how many tasks
     subscription  what a source's topics are, and where their partitions begin and end
     living_members  a group belongs to one query, or to members
     claim           keeps members out of the group of a query that runs
-    source        batch and streaming readers; fetch: one range of a partition as Arrow batches
+    source        batch and streaming readers; fetch: ranges of partitions as Arrow batches
+    progress      PURE: what `query.lastProgress` shows of a source
     routing       PURE: which rows go to which partition
     sink          batch and streaming writers; producing: one task's batches
     transaction   one transaction over all tasks: begin, offsets, commit; manifest is its pure part

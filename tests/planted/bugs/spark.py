@@ -427,4 +427,83 @@ BUGS: Final = (
             ): "DID NOT RAISE",
         },
     ),
+    Bug(
+        "ranges-of-one-partition-share-a-task",
+        "I14: a fetch names a partition once",
+        (
+            Edit(
+                "oncelog_spark.packing:_Task.takes",
+                "part.partition in self._partitions or len(self.parts) >= TASK_RANGES_MAX",
+                "len(self.parts) >= TASK_RANGES_MAX",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_packing", "test_ranges_of_one_partition_never_share_a_task"
+            ): "At index 0 diff",
+        },
+    ),
+    Bug(
+        "task-ends-with-its-first-range",
+        "I14: a task reads all of its ranges to their ends",
+        (
+            Edit(
+                "oncelog_spark.fetch:RangeReader.__iter__",
+                "if self._open:",
+                "if len(self._open) == len(read):",
+            ),
+        ),
+        {
+            unit("spark/test_fetch", "test_ranges_that_share_a_task_share_their_fetches"): "(1, 4)",
+        },
+    ),
+    Bug(
+        "minimum-of-a-batch-holds-available-now",
+        "Trigger.AvailableNow ends with all that there was",
+        (
+            Edit(
+                "oncelog_spark.source:OncelogStreamReader._waits",
+                "if at_least is None or self._target is not None:",
+                "if at_least is None:",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_source", "test_who_asks_for_all_gets_all_however_little"
+            ): "AssertionError: AvailableNow",
+        },
+    ),
+    Bug(
+        "deleted-topic-of-a-pattern-passes-silently",
+        "I14: a query ends where what it reads is gone, unless somebody says otherwise",
+        (
+            Edit(
+                "oncelog_spark.source:OncelogStreamReader._require_there",
+                "if gone and self._options.fail_on_data_loss:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_source",
+                "test_i14_a_topic_of_a_pattern_that_was_deleted_is_a_loss_or_left_out",
+            ): "DID NOT RAISE",
+        },
+    ),
+    Bug(
+        "late-start-begins-silently-at-the-end",
+        "a read begins where it was told to, or says that it cannot",
+        (
+            Edit(
+                "oncelog_spark.subscription:Subscription._by_time",
+                'if without and late == "error":',
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_source", "test_a_time_behind_the_last_record_is_an_error_or_the_end"
+            ): "DID NOT RAISE",
+        },
+    ),
 )
