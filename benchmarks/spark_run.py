@@ -45,6 +45,8 @@ SIZES: Final = {"100": 100, "1k": 1024}
 ROWS: Final = {"100": 2_000_000, "1k": 400_000}
 MICRO_ROWS: Final = 50_000
 MICRO_BATCHES: Final = 15
+# The first three are not counted.
+MICRO_BATCHES_MIN: Final = 8
 
 
 class Side:
@@ -101,6 +103,9 @@ class Bench:
     # Whose CPU a side's workload takes: the session and its servers.
     roots: dict[str, list[int]]
     measured: dict[tuple[str, str], Measured] = field(default_factory=dict)
+    # By size of a record.
+    rows: dict[str, int] = field(default_factory=dict)
+    batches: int = MICRO_BATCHES
 
     def run(self, workload: str, side: str, *, counts: bool, **request: Any) -> None:
         before = cpu_seconds(self.roots[side])
@@ -119,14 +124,24 @@ class Bench:
 @click.option("--only", multiple=True, help="What a workload's name begins with; repeatable.")
 @click.option("--master", default="local[2]", show_default=True, help="local-cluster[2,1,1024]")
 @click.option("--without-kafka", is_flag=True, help="Ours alone: nothing is downloaded.")
+@click.option(
+    "--scale", default=1.0, show_default=True, help="Of the rows that are written and read."
+)
 @click.option("--markdown", is_flag=True, help="As it stands in spark_results.md.")
 def main(
-    rounds: int, only: tuple[str, ...], master: str, without_kafka: bool, markdown: bool
+    rounds: int,
+    only: tuple[str, ...],
+    master: str,
+    without_kafka: bool,
+    scale: float,
+    markdown: bool,
 ) -> None:
     """Measure the Spark connector beside Spark's own Kafka connector."""
     wanted = [name for name in _names() if not only or name.startswith(only)]
     with tempfile.TemporaryDirectory(prefix="bench-spark-") as folder, ExitStack() as stack:
         bench = stack.enter_context(_bench(Path(folder), master, with_kafka=not without_kafka))
+        bench.rows = {size: int(rows * scale) for size, rows in ROWS.items()}
+        bench.batches = max(int(MICRO_BATCHES * scale), MICRO_BATCHES_MIN)
         for number in range(rounds + 1):
             for name in wanted:
                 # Who is first changes with every round.
@@ -156,7 +171,7 @@ def _workload(bench: Bench, name: str, side: str, number: int) -> None:
         source, sink = f"micro-source-p{count}", f"micro-sink-p{count}-{number}"
         if number == 0:
             bench.create[side](source, partitions)
-            rows = MICRO_ROWS * MICRO_BATCHES
+            rows = MICRO_ROWS * bench.batches
             bench.sides[side].ask(do="write", topic=source, rows=rows, size=100)
         bench.create[side](sink, partitions)
         request = {"do": "stream", "topic": source, "sink": sink, "rows": MICRO_ROWS}
@@ -165,13 +180,13 @@ def _workload(bench: Bench, name: str, side: str, number: int) -> None:
     topic = f"written-{size}-p{count}-{number}"
     if what == "write":
         bench.create[side](topic, partitions)
-        request = {"do": "write", "topic": topic, "rows": ROWS[size], "size": SIZES[size]}
+        request = {"do": "write", "topic": topic, "rows": bench.rows[size], "size": SIZES[size]}
         bench.run(name, side, counts=number > 0, **request)
         return
     source = f"read-{size}-p{count}"
     if number == 0:
         bench.create[side](source, partitions)
-        bench.sides[side].ask(do="write", topic=source, rows=ROWS[size], size=SIZES[size])
+        bench.sides[side].ask(do="write", topic=source, rows=bench.rows[size], size=SIZES[size])
     bench.run(name, side, counts=number > 0, do="read", topic=source)
 
 
@@ -183,7 +198,7 @@ def _table(bench: Bench, wanted: Sequence[str], *, markdown: bool) -> Iterator[s
     for name in wanted:
         ours, theirs = (bench.measured.get((name, side)) for side in (OURS, THEIRS))
         unit = "ms" if name.startswith("micro") else "MB/s" if "-1k" in name else "M rec/s"
-        shown = [_figure(name, each) for each in (ours, theirs)]
+        shown = [_figure(bench, name, each) for each in (ours, theirs)]
         ratio = f"{shown[0] / shown[1]:.2f}" if shown[0] and shown[1] else ""
         used = [f"{statistics.median(each.cpu):.2f}" if each else "" for each in (ours, theirs)]
         cells = (name, unit, *(f"{each:.2f}" if each else "" for each in shown), ratio, *used)
@@ -193,14 +208,14 @@ def _table(bench: Bench, wanted: Sequence[str], *, markdown: bool) -> Iterator[s
             yield f"{name} {side}: {kept.answers[-1]}"
 
 
-def _figure(name: str, measured: Measured | None) -> float | None:
+def _figure(bench: Bench, name: str, measured: Measured | None) -> float | None:
     if measured is None:
         return None
     seconds = statistics.median(measured.seconds)
     if name.startswith("micro"):
         return seconds * 1000
     size = name.split("-")[1]
-    return ROWS[size] * (SIZES[size] if size == "1k" else 1) / seconds / 1e6
+    return bench.rows[size] * (SIZES[size] if size == "1k" else 1) / seconds / 1e6
 
 
 def _row(cells: Sequence[str], *, markdown: bool) -> str:

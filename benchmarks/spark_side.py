@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 ONCELOG = "oncelog"
 # The first batches of a query start Python workers and warm the JVM's compiler.
 WARM_BATCHES = 3
-SECONDS_MAX = 600.0
+SECONDS_MAX = 600
 
 
 class Side:

@@ -13,7 +13,7 @@
     routing       PURE: which rows go to which partition
     sink          batch and streaming writers; producing: one task's batches
     transaction   one transaction over all tasks: begin, offsets, commit; manifest is its pure part
-    connection    one connection per process
+    connection    one connection per process; worker_memory: what workers need not collect
     jobs          runnable jobs
 
 Nothing with weight is imported here, so that looking up the format costs nothing. But the import

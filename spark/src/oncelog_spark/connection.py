@@ -11,6 +11,8 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from oncelog_spark.worker_memory import freeze_imports
+
 if TYPE_CHECKING:
     from oncelog.protocol import Protocol
 
@@ -54,6 +56,7 @@ def connection(cluster: ClusterAddress) -> Protocol:
     with _lock:
         if key not in _open:
             _open[key] = _connect(cluster)
+            freeze_imports()
         return _open[key]
 
 
