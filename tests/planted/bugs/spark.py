@@ -153,7 +153,7 @@ BUGS: Final = (
             Edit(
                 "oncelog_spark.source:OncelogStreamReader.partitions",
                 "offsets = step_offsets(subscription, options.group, standing, begin, until)",
-                "readable = _within(subscription.edges(), options, begin)\n"
+                "readable = kept(begin, earliest=subscription.at(Edge.EARLIEST))\n"
                 "            offsets = step_offsets(\n"
                 "                subscription, options.group, standing, readable, until\n"
                 "            )",
