@@ -159,7 +159,7 @@ def _names() -> list[str]:
         for what in ("write", "read")
         for count in (1, 6)
     ]
-    return [*names, "micro-p1", "micro-p6"]
+    return [*names, "micro-100-p1", "micro-100-p6"]
 
 
 def _workload(bench: Bench, name: str, side: str, number: int) -> None:
