@@ -469,7 +469,7 @@ BUGS: Final = (
         ),
         {
             unit(
-                "spark/test_source", "test_who_asks_for_all_gets_all_however_little"
+                "spark/test_source_options", "test_who_asks_for_all_gets_all_however_little"
             ): "AssertionError: AvailableNow",
         },
     ),
@@ -485,7 +485,7 @@ BUGS: Final = (
         ),
         {
             unit(
-                "spark/test_source",
+                "spark/test_source_options",
                 "test_i14_a_topic_of_a_pattern_that_was_deleted_is_a_loss_or_left_out",
             ): "DID NOT RAISE",
         },
@@ -502,7 +502,8 @@ BUGS: Final = (
         ),
         {
             unit(
-                "spark/test_source", "test_a_time_behind_the_last_record_is_an_error_or_the_end"
+                "spark/test_source_options",
+                "test_a_time_behind_the_last_record_is_an_error_or_the_end",
             ): "DID NOT RAISE",
         },
     ),

@@ -3,35 +3,28 @@ what becomes of positions (I14, I15, I21, I34)."""
 
 from __future__ import annotations
 
-import json
 import pickle
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
-from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from oncelog_spark import claim, packing, source, subscription, transaction
+from oncelog_spark import claim, source, transaction
 from oncelog_spark.fetch import DataLoss
 from oncelog_spark.living_members import GroupHasMembers
-from oncelog_spark.offsets import TOPIC_IDS, OffsetRange, TopicPartition
+from oncelog_spark.offsets import TOPIC_IDS, OffsetRange
 from oncelog_spark.options import source_options
-from oncelog_spark.progress import LAG
 from oncelog_spark.source import OncelogBatchReader, OncelogStreamReader, TaskRanges
 from oncelogpb import errors
 from oncelogpb.v1 import coordinator_pb2, offset_manager_pb2
 from oncelogpb.v1 import partition_leader_pb2 as leader
 from oncelogpb.v1 import types_pb2 as pb
 from tests.unit.spark.leaders import OFFSETS, TOPIC_ID, Leaders
-
-SCHEMA = StructType([StructField("offset", LongType()), StructField("value", BinaryType())])
-BASE = {"bootstrap": "x:1", "subscribe": "t", "longPollMs": "0"}
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-GROUP = {"group": "g", "transactionalSink": "job"}
+from tests.unit.spark.readers import BASE, GROUP, SCHEMA, T0, T1, at, planned, read_of, stream
 
 
 @pytest.fixture
@@ -39,26 +32,6 @@ def leaders(monkeypatch: pytest.MonkeyPatch) -> Leaders:
     made = Leaders([10], [4])
     monkeypatch.setattr(source, "connection", lambda _: made.protocol)
     return made
-
-
-def stream(**options: str) -> OncelogStreamReader:
-    return OncelogStreamReader(source_options({**BASE, **options}, streaming=True), SCHEMA)
-
-
-def at(zero: int, one: int, topic_id: bytes = TOPIC_ID) -> dict[str, Any]:
-    """A vector as Spark's checkpoint has it."""
-    return {"t": {"0": zero, "1": one}, TOPIC_IDS: {"t": topic_id.hex()}}
-
-
-def planned(reader: OncelogStreamReader, start: Any, end: Any) -> list[TaskRanges]:
-    found = reader.partitions(start, end)
-    assert all(isinstance(part, TaskRanges) for part in found)
-    return [part for part in found if isinstance(part, TaskRanges)]
-
-
-def read_of(parts: Iterable[InputPartition]) -> list[OffsetRange]:
-    """What all tasks read, in order."""
-    return sorted(one for part in parts if isinstance(part, TaskRanges) for one in part.ranges)
 
 
 def step(part: TaskRanges) -> dict[int, tuple[str | None, int, int]]:
@@ -170,168 +143,6 @@ def test_a_batch_ends_at_the_newest_record_or_at_its_limit(leaders: Leaders) -> 
     assert limited == at(6, 2)
 
 
-def test_progress_shows_where_the_log_ends_and_how_far_the_query_is_behind(
-    leaders: Leaders,
-) -> None:
-    reader = stream()
-    assert reader.reportLatestOffset() is None
-    reader.latestOffset(at(2, 0), ReadMaxRows(6))
-    ends = {"t": {"0": 10, "1": 4}}
-    lag: dict[str, Any] = {
-        "minOffsetsBehindLatest": 2,
-        "maxOffsetsBehindLatest": 4,
-        "avgOffsetsBehindLatest": 3.0,
-        "offsetsBehindLatest": 6,
-    }
-    assert reader.reportLatestOffset() == {**ends, LAG: lag}
-    # The group stands where the batch begins, until it is committed.
-    of_a_group = stream(group="g", failOnDataLoss="false")
-    of_a_group.latestOffset(at(2, 0), ReadMaxRows(6))
-    lag |= {"group": "g", "groupOffsetsBehindLatest": 12}
-    assert of_a_group.reportLatestOffset() == {**ends, LAG: lag}
-    # What is shown can be given as startingOffsets.
-    shown = json.dumps(of_a_group.reportLatestOffset())
-    assert stream(startingOffsets=shown).initialOffset() == at(10, 4)
-    leaders.starts[0] = 5
-    planned(of_a_group, at(2, 0), at(6, 2))
-    counted = of_a_group.reportLatestOffset()
-    assert counted is not None
-    assert counted[LAG]["offsetsDeletedUnread"] == 3
-
-
-# ------------------------------------------------------------------------- enough for a batch
-
-
-class Clock:
-    """Of the reader: nobody waits for it."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self.slept: list[float] = []
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.now += seconds
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(source, "time", made)
-    return made
-
-
-def test_a_batch_waits_for_enough_records_and_no_longer_than_the_delay(
-    leaders: Leaders, clock: Clock
-) -> None:
-    reader = stream(minOffsetsPerTrigger="5", maxTriggerDelay="10s")
-    limit = reader.getDefaultReadLimit()
-    assert limit == ReadMinRows(5)
-    assert reader.latestOffset(at(8, 4), limit) == at(10, 4), "a run begins with what there is"
-    begin = at(10, 4)
-    leaders.logs[0].append(4)
-    assert reader.latestOffset(begin, limit) is begin
-    leaders.logs[0].append(1)
-    assert reader.latestOffset(begin, limit) == at(15, 4), "five are enough"
-    leaders.logs[1].append(1)
-    begin = at(15, 4)
-    clock.now += 9
-    assert reader.latestOffset(begin, limit) is begin
-    clock.now += 2
-    assert reader.latestOffset(begin, limit) == at(15, 5), "the delay is over"
-
-
-def test_a_batch_that_waits_is_not_asked_for_all_the_time(leaders: Leaders, clock: Clock) -> None:
-    reader = stream(minOffsetsPerTrigger="50", maxTriggerDelay="1s", longPollMs="700")
-    limit, begin = reader.getDefaultReadLimit(), at(9, 4)
-    reader.latestOffset(at(8, 4), limit)
-    while reader.latestOffset(begin, limit) is begin:
-        assert len(clock.slept) < 5
-    assert clock.slept == pytest.approx([0.7, 0.3])
-
-
-def test_who_asks_for_all_gets_all_however_little(leaders: Leaders, clock: Clock) -> None:
-    reader = stream(minOffsetsPerTrigger="500", maxOffsetsPerTrigger="500")
-    reader.latestOffset(at(0, 0), ReadAllAvailable())
-    assert reader.latestOffset(at(8, 4), ReadAllAvailable()) == at(10, 4), "Trigger.Once"
-    begin = at(8, 4)
-    assert reader.latestOffset(begin, ReadMaxRows(500)) is not None
-    assert reader.latestOffset(begin, ReadMaxRows(500)) is begin
-    reader.prepareForTriggerAvailableNow()
-    assert reader.latestOffset(begin, ReadMaxRows(500)) == at(10, 4), "AvailableNow"
-
-
-# ----------------------------------------------------------------------------- topics by pattern
-
-PATTERN = {"subscribe": "", "subscribePattern": "t|u.*"}
-
-
-def test_a_pattern_finds_topics_that_come_while_the_query_runs(
-    leaders: Leaders, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    leaders.names = ["t", "other"]
-    reader = stream(**PATTERN, startingOffsets="latest")
-    begin = reader.initialOffset()
-    assert begin == at(10, 4)
-    leaders.names.append("us")
-    assert reader.latestOffset(begin, ReadAllAvailable()) == at(10, 4), "asked a moment ago"
-    monkeypatch.setattr(subscription, "PATTERN_EVERY_S", 0.0)
-    ids = {"t": TOPIC_ID.hex(), "us": TOPIC_ID.hex()}
-    grown = {**at(10, 4), "us": {"0": 10, "1": 4}, TOPIC_IDS: ids}
-    assert reader.latestOffset(begin, ReadAllAvailable()) == grown
-    found = read_of(planned(reader, begin, grown))
-    assert found == [
-        OffsetRange(TopicPartition("us", 0), 0, 10),
-        OffsetRange(TopicPartition("us", 1), 0, 4),
-    ], "from its first record"
-
-
-def test_a_pattern_that_matches_nothing_yet_waits(
-    leaders: Leaders, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(subscription, "time", clock)
-    leaders.names = []
-    with pytest.raises(ValueError, match="create the first topic"):
-        stream(**PATTERN, **GROUP).initialOffset()
-    reader = stream(**PATTERN, group="g", longPollMs="700")
-    begin = reader.initialOffset()
-    assert begin == {TOPIC_IDS: {}}
-    assert reader.latestOffset(begin, ReadAllAvailable()) == begin
-    assert clock.slept == [0.7]
-    assert planned(reader, begin, begin) == []
-    leaders.names = ["t"]
-    clock.now += subscription.PATTERN_EVERY_S
-    assert reader.latestOffset(begin, ReadAllAvailable()) == at(10, 4)
-
-
-def test_i14_a_topic_of_a_pattern_that_was_deleted_is_a_loss_or_left_out(
-    leaders: Leaders, caplog: pytest.LogCaptureFixture
-) -> None:
-    ids = {"t": TOPIC_ID.hex(), "us": TOPIC_ID.hex()}
-    begin = {**at(10, 4), "us": {"0": 10, "1": 4}, TOPIC_IDS: ids}
-    with pytest.raises(DataLoss, match="'us', which the query reads, was deleted"):
-        stream(**PATTERN).latestOffset(begin, ReadAllAvailable())
-    goes_on = stream(**PATTERN, failOnDataLoss="false")
-    assert goes_on.latestOffset(begin, ReadAllAvailable()) == at(10, 4)
-    assert "without topic 'us'" in caplog.text
-    # A pattern that does not match it any more is what the user wants.
-    other = stream(subscribe="", subscribePattern="t")
-    assert other.latestOffset(begin, ReadAllAvailable()) == at(10, 4)
-
-
-def test_i15_a_batch_of_available_now_that_a_topic_comes_to_is_no_new_one(
-    leaders: Leaders, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(subscription, "PATTERN_EVERY_S", 0.0)
-    reader = stream(**PATTERN)
-    reader.prepareForTriggerAvailableNow()
-    leaders.names.append("us")
-    assert reader.latestOffset(at(10, 4), ReadAllAvailable()) == at(10, 4)
-
-
 def test_i15_the_end_never_goes_back(leaders: Leaders) -> None:
     reader = stream(failOnDataLoss="false")
     assert reader.latestOffset(at(12, 4), ReadAllAvailable()) == at(12, 4)
@@ -441,46 +252,6 @@ def test_i15_it_begins_where_the_group_stands_or_where_the_option_says(
     assert all(request.stable for request in leaders.of("fetch_offsets"))
 
 
-def test_starting_times_are_milliseconds(leaders: Leaders) -> None:
-    leaders.logs = [[9_000], [6_000]]
-    assert stream(startingTimestamp="5").initialOffset() == at(5_000, 5_000)
-    queries = [query for request in leaders.of("list_offsets") for query in request.queries]
-    assert {query.timestamp_us for query in queries} == {5_000}
-    each = stream(startingOffsetsByTimestamp='{"t": {"0": 5, "1": 2}}')
-    assert each.initialOffset() == at(5_000, 2_000)
-    with pytest.raises(ValueError, match=r"ByTimestamp` must name exactly.*missing: \['t/1'\]"):
-        stream(startingOffsetsByTimestamp='{"t": {"0": 5}}').initialOffset()
-
-
-def test_a_time_behind_the_last_record_is_an_error_or_the_end(leaders: Leaders) -> None:
-    leaders.logs = [[9_000], [6_000]]
-    late = {"startingTimestamp": "7"}
-    with pytest.raises(ValueError, match="t/1: no record is so late"):
-        stream(**late).initialOffset()
-    at_the_end = stream(**late, startingOffsetsByTimestampStrategy="latest")
-    assert at_the_end.initialOffset() == at(7_000, 6_000)
-    ends = {**BASE, "endingOffsetsByTimestamp": '{"t": {"0": 7, "1": 7}}'}
-    reader = OncelogBatchReader(source_options(ends, streaming=False), SCHEMA)
-    assert read_of(reader.partitions()) == [OffsetRange(T0, 0, 7_000), OffsetRange(T1, 0, 6_000)]
-
-
-def test_where_nobody_leads_is_asked_again_as_often_as_the_user_says(
-    leaders: Leaders, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(subscription, "time", clock)
-    retries = {"fetchOffset.numRetries": "2", "fetchOffset.retryIntervalMs": "300"}
-    away = errors.Unavailable("nobody leads")
-    leaders.script["list_offsets"] = [away, away]
-    assert stream(**retries).initialOffset() == at(10, 4)
-    assert clock.slept == [0.3, 0.3]
-    leaders.script["list_offsets"] = [away] * 3
-    with pytest.raises(errors.Unavailable):
-        stream(**retries).initialOffset()
-    leaders.script["list_offsets"] = [errors.PermissionDenied("no"), away]
-    with pytest.raises(errors.PermissionDenied):
-        stream(**retries).initialOffset()
-
-
 def test_i34_a_named_producer_of_a_lost_run_is_taken_over_before_the_group_is_asked(
     leaders: Leaders,
 ) -> None:
@@ -577,26 +348,6 @@ def test_a_sink_that_never_commits_is_told_at_the_next_batch(leaders: Leaders) -
     again = stream(**GROUP)
     planned(again, at(0, 0), at(5, 2))
     planned(again, at(5, 2), at(6, 2))
-
-
-# ------------------------------------------------------------------------------- tasks of a batch
-
-
-def test_ranges_of_a_small_batch_share_a_task_and_more_are_to_be_had(
-    leaders: Leaders, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def sizes(**options: str) -> list[list[int]]:
-        parts = planned(stream(**options), at(0, 0), at(10, 4))
-        assert read_of(parts)[0].start == 0
-        assert sum(one.offset_count for one in read_of(parts)) == 14
-        return [[one.offset_count for one in part.ranges] for part in parts]
-
-    assert sizes() == [[10, 4]]
-    assert sizes(minPartitions="2") == [[10], [4]]
-    assert sizes(maxRecordsPerPartition="5") == [[5], [5], [4]]
-    assert sizes(maxRecordsPerPartition="10") == [[10], [4]]
-    monkeypatch.setattr(packing, "TASK_RECORDS", 10)
-    assert sizes() == [[10], [4]]
 
 
 # --------------------------------------------------------------------------------- plain commits
