@@ -75,6 +75,10 @@ class Side:
                 return answer
         raise click.ClickException(f"a Spark session ended: {request}")
 
+    def create(self, topic: str, partitions: int) -> None:
+        """A topic of Kafka, by the client that Spark's connector brings."""
+        self.ask(do="create", topic=topic, partitions=partitions)
+
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -244,7 +248,7 @@ def _bench(folder: Path, master: str, *, with_kafka: bool) -> Iterator[Bench]:
                 raise click.ClickException(str(error)) from None
             server = {"kafka.bootstrap.servers": brokers}
             bench.sides[THEIRS] = _side(stack, str(python), THEIRS, server, master, jars)
-            bench.create[THEIRS] = lambda topic, count: _create_theirs(brokers, topic, count, jars)
+            bench.create[THEIRS] = bench.sides[THEIRS].create
             others = {bench.sides[OURS].pid, *bench.roots[OURS]}
             mine = [bench.sides[THEIRS].pid, *_children(bench.sides[THEIRS].pid)]
             bench.roots[THEIRS] = [pid for pid in mine if pid not in others]
@@ -277,16 +281,6 @@ def _side(
 def _create(protocol: Protocol, topic: str, partitions: int) -> None:
     request = partition_leader_pb2.CreateTopicRequest(name=topic, partitions=partitions)
     protocol.led_topic(protocol.call("partition_leader.create_topic", request).topic)
-
-
-def _create_theirs(brokers: str, topic: str, partitions: int, jars: Sequence[Path]) -> None:
-    """By Kafka's own tool, of the broker's jars."""
-    from benchmarks.kafka_broker import _jars
-
-    command = ("java", "-cp", f"{_jars()}/*", "org.apache.kafka.tools.TopicCommand")
-    asked = ("--create", "--topic", topic, "--partitions", str(partitions))
-    where = ("--bootstrap-server", brokers, "--replication-factor", "1")
-    subprocess.run((*command, *where, *asked), check=True, stdout=subprocess.DEVNULL, timeout=120)
 
 
 def _kafka_spark() -> tuple[Path, list[Path]]:

@@ -58,6 +58,18 @@ class Side:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
+    def create(self, topic: str, partitions: int) -> dict[str, float]:
+        """A topic of Kafka."""
+        jvm: Any = self._spark.sparkContext._jvm
+        settings = jvm.java.util.Properties()
+        settings.put("bootstrap.servers", self._server["kafka.bootstrap.servers"])
+        optional, kafka = jvm.java.util.Optional, jvm.org.apache.kafka.clients.admin
+        new = kafka.NewTopic(topic, optional.of(partitions), optional.empty())
+        admin = kafka.AdminClient.create(settings)
+        admin.createTopics(jvm.java.util.Collections.singletonList(new)).all().get()
+        admin.close()
+        return {"seconds": 0.0}
+
     def _stream(self, topic: str, sink: str, rows: int, folder: Path) -> dict[str, float]:
         reader = self._spark.readStream.format(self._system).options(**self._server)
         reader = reader.option("subscribe", topic).option("startingOffsets", "earliest")
