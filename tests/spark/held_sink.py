@@ -23,6 +23,8 @@ WAITING: Final = "waiting"
 GO_ON: Final = "go-on"
 ENDED: Final = "ended"
 ABORTED: Final = "aborted"
+# One for each attempt of a task: the task's partition, and the number of the attempt.
+ATTEMPTS: Final = "attempt-*-*"
 # A bound that only ends what nobody waits for any more.
 WAIT_S_MAX: Final = 240.0
 
@@ -35,6 +37,7 @@ def held_data_source(folder: Path) -> type[DataSource]:
     from typing import Any
 
     import pyarrow as pa
+    from pyspark import TaskContext
     from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
     from oncelog_spark.datasource import OncelogDataSource
@@ -65,15 +68,13 @@ def held_data_source(folder: Path) -> type[DataSource]:
             self._hand = Hand()
 
         def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-            written: WriterCommitMessage = self._inner.write(self._held(iterator))
+            task = TaskContext.get()
+            Path(at, f"attempt-{task.partitionId()}-{task.attemptNumber()}").touch()
+            written: WriterCommitMessage = self._inner.write(iterator)
+            # Its rows stand in the log, and Spark has not heard of it.
+            if self._hand.take("write-waits"):
+                self._hand.wait()
             return written
-
-        def _held(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            # The transaction is open from the first rows on, and nothing of it is committed yet.
-            for batch in iterator:
-                yield batch
-                if self._hand.take("write-waits"):
-                    self._hand.wait()
 
         def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
             if self._hand.take("commit-fails-before"):

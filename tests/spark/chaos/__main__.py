@@ -47,7 +47,15 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--records", type=int, default=100_000, help="that come in so many seconds")
     parser.add_argument("--seed", type=int, default=None, help="of the story")
     parser.add_argument("--only", action="append", help="kinds of faults; repeatable")
-    parser.add_argument("--long", type=float, nargs=2, default=(10.0, 60.0), metavar=("MIN", "MAX"))
+    parser.add_argument("--once", action="store_true", help="each kind once, and no more")
+    parser.add_argument(
+        "--long",
+        type=float,
+        nargs=2,
+        default=(10.0, 60.0),
+        metavar=("MIN", "MAX"),
+        help="seconds for which etcd is lost, and a disk full",
+    )
     parser.add_argument("--keep", action="store_true", help="logs and data, whatever the verdict")
     return parser.parse_args(arguments)
 
@@ -64,6 +72,7 @@ def run(chosen: argparse.Namespace, network: Loopback | Namespaces) -> int:
         seconds=chosen.seconds,
         pace=chosen.records / chosen.seconds,
         only=chosen.only,
+        once=chosen.once,
         long_s=tuple(chosen.long),
     )
     try:

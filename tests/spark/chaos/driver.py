@@ -96,7 +96,7 @@ class Driver:
 
     def pids(self, part: Part) -> list[int]:
         """Its processes of this part that live now."""
-        return [pid for pid, command in _of_session(self._process.pid) if _is_of(part, command)]
+        return [pid for pid, command in of_session(self._process.pid) if _is_of(part, command)]
 
     def signal(self, what: signal.Signals, pids: Sequence[int]) -> None:
         for pid in pids:
@@ -134,7 +134,7 @@ def _is_of(part: Part, command: str) -> bool:
     return part is (Part.DRIVER if is_driver else Part.WORKERS)
 
 
-def _of_session(leader: int) -> list[tuple[int, str]]:
+def of_session(leader: int) -> list[tuple[int, str]]:
     """Process id and command line of all that live in it."""
     found = []
     for folder in Path("/proc").iterdir():

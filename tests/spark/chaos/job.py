@@ -66,6 +66,7 @@ def session(settings: Settings) -> SparkSession:
         SparkSession.builder.master(settings.master)
         .appName(JOB)
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "512m")

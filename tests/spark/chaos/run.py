@@ -64,6 +64,7 @@ class Run:
         seconds: float,
         pace: float,
         only: Sequence[str] | None,
+        once: bool,
         long_s: tuple[float, float],
     ) -> None:
         self.stood: list[Stood] = []
@@ -71,6 +72,7 @@ class Run:
         self._chance = chance
         self._seconds = seconds
         self._pace = pace
+        self._once = once
         self._begun_s = time.monotonic()
         self._roads: list[Proxy] = []
         self._machines = [
@@ -144,17 +146,15 @@ class Run:
     # -------------------------------------------------------------------------------------- steps
 
     def _trouble(self) -> None:
-        """Each kind once in some order, then again in another one until the time is over. Now and
-        then a fault of the job happens while one of the services lasts."""
+        """Each kind in some order, then again in another one, until the time is over. Now and then
+        a fault of the job happens while one of the services lasts."""
         end = time.monotonic() + self._seconds
         kinds = [*self._of_job, *self._of_services]
         order = self._chance.sample(kinds, len(kinds))
-        first_round = True
-        while order and (first_round or time.monotonic() < end):
+        while order and (self._once or time.monotonic() < end):
             self._one(order.pop())
             self._rest()
-            if not order:
-                first_round = False
+            if not order and not self._once:
                 order = self._chance.sample(kinds, len(kinds))
 
     def _one(self, kind: str) -> None:
