@@ -69,6 +69,7 @@ def held_data_source(folder: Path) -> type[DataSource]:
 
         def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
             task = TaskContext.get()
+            assert task is not None
             Path(at, f"attempt-{task.partitionId()}-{task.attemptNumber()}").touch()
             written: WriterCommitMessage = self._inner.write(iterator)
             # Its rows stand in the log, and Spark has not heard of it.

@@ -12,19 +12,20 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.spark import held_sink
+from tests.spark.chaos.job import QUICK_TO_START
+from tests.spark.too_busy import STARTS_MAX, is_too_busy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HOSTS: Final = ("127.0.0.2", "127.0.0.3")
-RUNS_MAX: Final = 10
 SETTINGS: Final = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
+    **QUICK_TO_START,
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "512m",
@@ -47,7 +48,7 @@ def session(folder: Path) -> SparkSession:
     conf = SparkConf().setAll(
         [*SETTINGS.items(), ("spark.local.dir", str(folder)), ("spark.app.name", "two hosts")]
     )
-    gateway = launch_gateway(conf)
+    gateway: Any = launch_gateway(conf)  # type: ignore[no-untyped-call]
     jvm = gateway.jvm
     java_conf = jvm.org.apache.spark.SparkConf()
     started = jvm.org.apache.spark.deploy.master.Master.startRpcEnvAndEndpoint(
@@ -100,16 +101,23 @@ def main(bootstrap: str, place: str, *copies: str) -> None:
     spark = session(folder)
     spark.dataSource.register(held_sink.held_data_source(folder))
     speculated, on_two, crashed, again = copies
-    copy(spark, bootstrap, speculated, on_two, folder)
+    _again_and_again(lambda: copy(spark, bootstrap, speculated, on_two, folder), only=is_too_busy)
     # And another one waits, for its executor to be killed.
     (folder / held_sink.WAITING).unlink()
     (folder / held_sink.WAIT_IN_WRITE).touch()
     (folder / on_two).touch()
-    for run in range(RUNS_MAX):
+    _again_and_again(lambda: copy(spark, bootstrap, crashed, again, folder), only=lambda _: True)
+
+
+def _again_and_again(work: Callable[[], None], *, only: Callable[[Exception], bool]) -> None:
+    """Until it succeeds; raises what it failed of where that is no reason to try again."""
+    for _ in range(STARTS_MAX):
         try:
-            copy(spark, bootstrap, crashed, again, folder)
+            work()
         except Exception as error:
-            print(f"run {run} failed: {error}", flush=True)
+            print(f"a run failed: {error}", flush=True)
+            if not only(error):
+                raise
         else:
             return
     raise SystemExit("it failed each time")
