@@ -44,6 +44,9 @@ class Proxy:
 
     @road.setter
     def road(self, road: Road) -> None:
+        if self._road is Road.ANSWERS_LOST:
+            # Before it opens: no answer that is still on its way arrives.
+            self._break_all()
         self._road = road
         if road is Road.SILENT:
             self._open.clear()

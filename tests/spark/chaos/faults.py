@@ -32,6 +32,8 @@ class Hit(ABC):
     seconds: tuple[float, float] = (0.0, 0.0)
     # When it happened: `inject` may take a while before, and after.
     struck_s: float = 0.0
+    # `inject` waits for the job to go on, which it does not while services are away.
+    waits_for_job: bool = False
     # What it needs: executors that are processes of their own.
     master: str | None = None
 
@@ -145,10 +147,9 @@ class SecondDriver(JobHit):
         return f"started: {begun}"
 
     def heal(self) -> str:
-        if self._older_ends:
-            self.keeper.end_older()
-        else:
+        if not self._older_ends:
             self.keeper.end_newest()
+        self.keeper.end_older()
         return "the older was ended" if self._older_ends else "the newer was ended"
 
 
@@ -157,6 +158,7 @@ class Zombie(JobHit):
     job, and the first wakes up."""
 
     seconds = (5.0, 15.0)
+    waits_for_job = True
 
     def __init__(self, keeper: Keeper, goes_on: Callable[[], None]) -> None:
         super().__init__(keeper)

@@ -159,8 +159,9 @@ class Run:
 
     def _one(self, kind: str) -> None:
         hits = {kind: self._hit(kind)}
-        if kind in self._of_job and self._chance.randrange(4) < TOGETHER_OF_4:
-            other = self._chance.choice(sorted(self._of_services) or [kind])
+        together = self._chance.randrange(4) < TOGETHER_OF_4 and not hits[kind].waits_for_job
+        if together and kind in self._of_job and self._of_services:
+            other = self._chance.choice(sorted(self._of_services))
             hits = {other: self._hit(other), **hits}
         name = " + ".join(hits)
         master = next((hit.master for hit in hits.values() if hit.master is not None), None)

@@ -14,6 +14,8 @@ from tests.spark.chaos.job import DONE, SOURCE, TARGET
 PARTITIONS: Final = 4
 # A key is of one partition, in and out: KEYS is a multiple of PARTITIONS.
 KEYS: Final = 100
+# Longer than any fault: what the input goes through is not what the run is about.
+FEED_MS: Final = 600_000
 
 
 class Feeder(Thread):
@@ -38,7 +40,7 @@ class Feeder(Thread):
     def _work(self) -> None:
         begun = time.monotonic()
         with (
-            oncelog.connect(self._bootstrap, timeout_ms=CALL_MS) as log,
+            oncelog.connect(self._bootstrap, timeout_ms=FEED_MS) as log,
             log.producer() as producer,
         ):
             while not self._ends.wait(FEED_EVERY_S):
