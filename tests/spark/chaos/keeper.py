@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.spark.chaos.driver import STARTS_S, Driver
+from tests.spark.too_busy import is_too_busy
 
 LOCAL: Final = "local[2,4]"
 # Two executors with a core each; a task may fail three times, as above.
@@ -87,12 +88,18 @@ class Keeper:
         for driver in self._all:
             driver.end()
 
+    def too_busy(self) -> int:
+        """How many queries failed of a machine that is too busy for Spark."""
+        return sum(is_too_busy(text) for driver in self._all for text in driver.failures())
+
     def failures(self) -> Counter[str]:
         """What queries failed of, by the innermost name in what Spark said."""
         return Counter(reason(text) for driver in self._all for text in driver.failures())
 
 
 def reason(text: str) -> str:
+    if is_too_busy(text):
+        return "a busy machine"
     named = [name for name in _NAMED.findall(text) if name not in ("Traceback", "JVM")]
     codes = _CODE.findall(text)
     return named[-1] if named else codes[-1] if codes else text[:60]

@@ -53,7 +53,7 @@ def alter(rows: Rows) -> None:
     rows[TARGET][7] = rows[TARGET][7]._replace(value=b"7 undone")
 
 
-def test_i21_a_run_whose_output_is_its_input_transformed_is_clean() -> None:
+def test_a_run_whose_output_is_its_input_transformed_is_clean() -> None:
     counted = judged(clean())
     assert counted == Counted(RECORDS, RECORDS + RECORDS // 5)
     assert "none lost" in str(counted)
@@ -70,7 +70,7 @@ def test_i21_a_run_whose_output_is_its_input_transformed_is_clean() -> None:
         (alter, r"1 of 500 are lost"),
     ],
 )
-def test_i21_a_run_that_is_not_clean_is_told(harm: Callable[[Rows], None], says: str) -> None:
+def test_a_run_that_is_not_clean_is_told(harm: Callable[[Rows], None], says: str) -> None:
     rows = clean()
     harm(rows)
     with pytest.raises(AssertionError, match=says):
