@@ -121,8 +121,8 @@ BUGS: Final = (
         (
             Edit(
                 f"{_HEALING}.is_hopeless",
-                "self._is_alone or self._is_in_a_journal",
-                "self._is_alone",
+                "self._is_in_a_journal or self._is_asked_seldom",
+                "self._is_asked_seldom",
             ),
         ),
         {

@@ -128,10 +128,14 @@ class Healing:
     def is_hopeless(self) -> bool:
         """Nobody gives what is damaged here, as far as was found out in time; or another replica
         has it, and may be long in settling it: who leads there serves it at once."""
-        if self._is_alone or self._is_in_a_journal:
-            return True
+        return self._is_in_a_journal or self._is_asked_seldom
+
+    @property
+    def _is_asked_seldom(self) -> bool:
+        """There is nobody, or nobody gave it in time."""
         since_ms = self._failing_since_ms
-        return since_ms is not None and self._now_ms() - since_ms >= HEAL_WITHIN_MS
+        is_late = since_ms is not None and self._now_ms() - since_ms >= HEAL_WITHIN_MS
+        return self._is_alone or is_late
 
     def takes(self, error: CorruptLog) -> bool:
         """What could not be read is damaged, and is to be healed: readers wait."""
@@ -392,7 +396,7 @@ class Healing:
         if self._failing_since_ms is None:
             self._failing_since_ms = now_ms
         self.says = f"nobody gives what is damaged here, trying again: {why}"
-        self._not_before_ms = now_ms + (HEAL_SELDOM_MS if self.is_hopeless else HEAL_AGAIN_MS)
+        self._not_before_ms = now_ms + (HEAL_SELDOM_MS if self._is_asked_seldom else HEAL_AGAIN_MS)
         if why != self._told_why:
             self._told_why = why
             self._around.reporter.event(
