@@ -360,9 +360,10 @@ def raise_for(item: Any) -> None:
 def plain_offsets(
     subscription: Subscription, group: str, end: Positions
 ) -> offset_manager_pb2.GroupOffsets:
-    """Positions for lag only: whatever stood there before."""
+    """Positions for lag only: whatever stood there before. Not of a topic that is gone by now."""
     offsets = offset_manager_pb2.GroupOffsets(group=group)
-    for partition, position in sorted(end.items()):
+    there = {tp: at for tp, at in end.items() if tp.topic in subscription.topic_ids}
+    for partition, position in sorted(there.items()):
         offsets.offsets.add(
             partition=subscription.wire(partition),
             from_any=True,

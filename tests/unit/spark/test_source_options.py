@@ -175,6 +175,14 @@ def test_i14_a_topic_of_a_pattern_that_was_deleted_is_a_loss_or_left_out(
     assert other.latestOffset(begin, ReadAllAvailable()) == at(10, 4)
 
 
+def test_a_group_is_told_nothing_of_a_topic_that_was_deleted(leaders: Leaders) -> None:
+    ids = {"t": TOPIC_ID.hex(), "us": TOPIC_ID.hex()}
+    end = {**at(10, 4), "us": {"0": 10, "1": 4}, TOPIC_IDS: ids}
+    stream(**PATTERN, group="g", failOnDataLoss="false").commit(end)
+    (request,) = leaders.of("commit_offsets")
+    assert [offset.to_offset for offset in request.offsets.offsets] == [10, 4]
+
+
 def test_i15_a_batch_of_available_now_that_a_topic_comes_to_is_no_new_one(
     leaders: Leaders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
