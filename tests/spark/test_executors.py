@@ -15,12 +15,14 @@ import pytest
 
 from tests.spark import held_sink
 from tests.spark.chaos.driver import of_session
-from tests.spark.conftest import AVAILABLE_SECONDS_MAX, Lab, numbers
+from tests.spark.conftest import Lab, numbers
 
 pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
 RECORDS = 200
+# A bound that only ends a test that would hang: four JVMs start, on a machine that may be busy.
+PATIENCE_S = 1800
 
 
 def test_i34_an_overtaken_attempt_and_killed_executors_repeat_nothing_and_lose_nothing(
@@ -45,7 +47,7 @@ def test_i34_an_overtaken_attempt_and_killed_executors_repeat_nothing_and_lose_n
         )
 
     def until(holds: Callable[[], bool], what: str) -> None:
-        give_up = time.monotonic() + AVAILABLE_SECONDS_MAX
+        give_up = time.monotonic() + PATIENCE_S
         while not holds():
             said = (lab.folder / "job.log").read_text
             assert job.poll() is None or holds(), f"it ended before {what}: {said()}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark import held_sink
-from tests.spark.conftest import AVAILABLE_SECONDS_MAX, Lab, numbers
+from tests.spark.conftest import Lab, numbers
 from tests.spark.test_faults import RUN_SECONDS_MAX, job_process
 from tests.spark.too_busy import STARTS_MAX, is_too_busy
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 RECORDS = 100
+# A bound that only ends a test that would hang.
+PATIENCE_S = 900
 # Then the query knows that it is to end.
 STOP_IS_ASKED_S = 2.0
 
@@ -63,7 +65,7 @@ class Job:
         for _ in range(STARTS_MAX):
             query = self.start()
             try:
-                assert query.awaitTermination(AVAILABLE_SECONDS_MAX), "the query does not end"
+                assert query.awaitTermination(PATIENCE_S), "the query does not end"
                 return
             except Exception as error:
                 if not is_too_busy(error):
@@ -76,7 +78,7 @@ class Job:
         """A query that runs, and waits where the test says so."""
         for _ in range(STARTS_MAX):
             query = self.start()
-            give_up = time.monotonic() + AVAILABLE_SECONDS_MAX
+            give_up = time.monotonic() + PATIENCE_S
             while query.isActive and not file.exists():
                 assert time.monotonic() < give_up, f"{file.name} never came"
                 time.sleep(0.02)
@@ -97,7 +99,7 @@ def wait_for(file: Path) -> None:
 
 
 def until(holds: Callable[[], bool], otherwise: str) -> None:
-    give_up = time.monotonic() + AVAILABLE_SECONDS_MAX
+    give_up = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < give_up, otherwise
         time.sleep(0.02)
