@@ -100,7 +100,7 @@ def test_a_subscription_reads_once_what_comes_alone(monkeypatch: pytest.MonkeyPa
 
     async def story(world: World, service: PartitionLeaderService) -> None:
         wanted = [pb.FetchPartition(partition=partition_of(FIRST))]
-        replies = service.subscribe(pb.SubscribeRequest(partitions=wanted), FakeCall())
+        replies: Any = service.subscribe(pb.SubscribeRequest(partitions=wanted), FakeCall())
         for number in range(5):
             coming = asyncio.ensure_future(anext(replies))
             await asyncio.sleep(0.01)
@@ -115,7 +115,7 @@ def test_a_subscription_reads_once_what_comes_alone(monkeypatch: pytest.MonkeyPa
 def test_a_subscription_misses_nothing_that_comes_while_its_reply_is_written() -> None:
     async def story(world: World, service: PartitionLeaderService) -> None:
         wanted = [pb.FetchPartition(partition=partition_of(place)) for place in (FIRST, SECOND)]
-        replies = service.subscribe(pb.SubscribeRequest(partitions=wanted), FakeCall())
+        replies: Any = service.subscribe(pb.SubscribeRequest(partitions=wanted), FakeCall())
         await service.produce(plain(batch([b"a"])), FakeCall())
         assert [values_of(one) for one in decoded(await anext(replies))] == [[b"a"]]
         # It was not asked for more yet: its reply is being written.

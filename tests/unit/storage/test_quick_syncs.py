@@ -16,6 +16,7 @@ from oncelog_server.runtime.storage import disk as disks
 from oncelog_server.runtime.storage.disk import RealDisk
 from oncelog_server.runtime.storage.port import Write
 from oncelog_server.runtime.storage.quick_syncs import BYTES_MAX, QUICK_MS_MAX, QuickSyncs
+from oncelog_server.runtime.storage.syscalls import datasync
 
 SPACE = 64 << 10
 
@@ -45,7 +46,6 @@ class Threads:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.synced: list[int] = []
         self.error: OSError | None = None
-        datasync = disks.datasync
 
         def noted(fd: int) -> None:
             self.synced.append(threading.get_ident())
@@ -55,7 +55,6 @@ class Threads:
 
         monkeypatch.setattr(disks, "datasync", noted)
 
-    @property
     def here(self) -> bool:
         """The last one was this thread."""
         return self.synced[-1] == threading.get_ident()
@@ -90,10 +89,10 @@ def test_a_small_commit_of_a_quick_disk_is_done_in_this_thread(
 ) -> None:
     async def story() -> None:
         file = await known(disk)
-        assert not threads.here
+        assert not threads.here()
         be_quick(disk)
         await disk.commit([Write(file, 5, [b"sec", b"ond"])])
-        assert threads.here
+        assert threads.here()
         assert file.read(0, 11) == b"firstsecond"
 
     asyncio.run(story())
@@ -113,11 +112,11 @@ def test_all_else_is_handed_to_the_writer(disk: RealDisk, threads: Threads) -> N
         ):
             be_quick(disk)
             await disk.commit(writes)
-            assert not threads.here
+            assert not threads.here()
         for _ in range(100):
             disk._quick.took(QUICK_MS_MAX * 2)
         await disk.commit([Write(file, 5, [b"x"])])
-        assert not threads.here
+        assert not threads.here()
 
     asyncio.run(story())
 
@@ -134,7 +133,7 @@ def test_i5_while_the_writer_has_one_nothing_goes_past_it(disk: RealDisk, thread
         before = len(threads.synced)
         await disk.commit([Write(other, 5, [b"x"])])
         assert len(threads.synced) > before
-        assert not threads.here, "it went past the writer"
+        assert not threads.here(), "it went past the writer"
 
     asyncio.run(story())
 
@@ -146,6 +145,6 @@ def test_i25_a_sync_that_fails_here_fails_the_commit(disk: RealDisk, threads: Th
         threads.error = OSError(EIO, os.strerror(EIO))
         with pytest.raises(OSError, match=os.strerror(EIO)):
             await disk.commit([Write(file, 5, [b"x"])])
-        assert threads.here
+        assert threads.here()
 
     asyncio.run(story())
