@@ -102,6 +102,7 @@ from oncelog_server.core.machine import (
     Snapshot,
     Tick,
     refuse,
+    rest_ms,
 )
 from oncelogpb.errors import OncelogError
 
@@ -474,9 +475,11 @@ class CoordinatorMachine:
     # ---------------------------------------------------------------------------------- snapshots
 
     @property
-    def is_at_rest(self) -> bool:
-        """There are few of these, and each has something that expires."""
-        return False
+    def rests_ms(self) -> int:
+        """Producers are forgotten after days."""
+        if self.state.has_timers:
+            return 0
+        return rest_ms(self.state.config.unnamed_producer_retention_ms)
 
     def check(self) -> None:
         self.state.check()
