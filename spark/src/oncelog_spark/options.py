@@ -148,7 +148,7 @@ class SinkOptions:
     cluster: ClusterAddress
     # Wins over the column `topic`; None: the column is needed.
     topic: str | None = None
-    # Name of the producer; None: the query id.
+    # Name of the producer; None: the query's name, or its id.
     producer: str | None = None
     # Tells two writes in one micro-batch apart; part of the producer's name.
     sink_name: str | None = None

@@ -25,13 +25,14 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from oncelog_spark import agreement, failed_jobs, transaction
+from oncelog_spark import agreement, failed_jobs
+from oncelog_spark import batch_transaction as transaction
+from oncelog_spark.batch_transaction import Standing
 from oncelog_spark.connection import connection
 from oncelog_spark.manifest import PartCount, TaskWritten, TransactionKey, one_transaction
 from oncelog_spark.options import OptionError, SinkOptions
 from oncelog_spark.producing import TaskProducer
 from oncelog_spark.schema import check_sink_schema
-from oncelog_spark.transaction import Standing
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -108,6 +109,7 @@ def write_task(
     # Before the first rows are there, their source may have opened the transaction, and announced
     # the positions that belong to it.
     first = next(iterator, None)
+    key = transaction.resolved(protocol, key)
     entered = transaction.enter(protocol, key)
     if entered.standing is Standing.COMMITTED_BY_US:
         raise transaction.SecondWrite(

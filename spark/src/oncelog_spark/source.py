@@ -29,7 +29,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from oncelog_spark import transaction
+from oncelog_spark import batch_transaction as transaction
+from oncelog_spark.batch_transaction import Standing
 from oncelog_spark.claim import Claim
 from oncelog_spark.connection import connection
 from oncelog_spark.fetch import DataLoss, RangeOf, RangeReader
@@ -67,7 +68,6 @@ from oncelog_spark.subscription import (
     plain_offsets,
     step_offsets,
 )
-from oncelog_spark.transaction import Standing
 from oncelogpb import errors
 from oncelogpb.v1 import offset_manager_pb2
 from oncelogpb.v1 import types_pb2 as pb

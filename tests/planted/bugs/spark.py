@@ -186,7 +186,7 @@ BUGS: Final = (
     Bug(
         "scope-is-the-run",
         "I34: commit_seq's scope is the query, so that a new run finds what was committed",
-        (Edit("oncelog_spark.transaction:streaming_key", "scope=query_id", "scope=run_id"),),
+        (Edit("oncelog_spark.batch_transaction:key_of_batch", "scope=query_id", "scope=run_id"),),
         {
             unit(
                 "spark/test_source", "test_the_key_of_a_batch_is_its_query_run_and_number"
@@ -194,18 +194,52 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "named-query-forgets-its-id",
+        "I34: a query that committed by its id stays with it",
+        (
+            Edit(
+                "oncelog_spark.query_names:resolved",
+                "return before if known[before.producer_name] else key",
+                "return key",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_query_names", "test_i34_a_query_that_committed_by_its_id_stays_with_it"
+            ): "QueryNameTaken",
+        },
+    ),
+    Bug(
+        "renamed-query-begins-anew",
+        "I34: a later batch whose producer knows no earlier one is refused",
+        (
+            Edit(
+                "oncelog_spark.query_names:require_known",
+                "not key.name_before or key.number == 0 or",
+                "True or",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_query_names",
+                "test_i34_a_later_batch_whose_producer_knows_no_earlier_one_is_refused",
+            ): "DID NOT RAISE",
+        },
+    ),
+    Bug(
         "tasks-open-a-session",
         "Spark tasks open no session",
         (
             Edit(
-                "oncelog_spark.transaction:enter",
+                "oncelog_spark.batch_transaction:register",
                 "instance_id=key.instance_id",
                 "instance_id=key.instance_id, session=True",
             ),
         ),
         {
             unit(
-                "spark/test_transaction", "test_i34_every_attempt_asks_for_the_same_transaction"
+                "spark/test_batch_transaction",
+                "test_i34_every_attempt_asks_for_the_same_transaction",
             ): "True)",
         },
     ),

@@ -13,7 +13,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from oncelog_spark import claim, source, transaction
+from oncelog_spark import batch_transaction as transaction
+from oncelog_spark import claim, source
 from oncelog_spark.fetch import DataLoss
 from oncelog_spark.living_members import GroupHasMembers
 from oncelog_spark.offsets import TOPIC_IDS, OffsetRange
