@@ -12,7 +12,7 @@
     progress      PURE: what `query.lastProgress` shows of a source
     routing       PURE: which rows go to which partition
     sink          batch and streaming writers; producing: one task's batches
-    batch_transaction  one transaction over all tasks: begin, offsets, commit; manifest: its pure part
+    batch_transaction  one over all tasks: begin, offsets, commit; manifest: its pure part
     query_names   a query's name as its producer's
     connection    one connection per process; worker_memory: what workers need not collect
     jobs          runnable jobs

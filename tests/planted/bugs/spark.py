@@ -206,7 +206,7 @@ BUGS: Final = (
         {
             unit(
                 "spark/test_query_names", "test_i34_a_query_that_committed_by_its_id_stays_with_it"
-            ): "QueryNameTaken",
+            ): "== ['11111111",
         },
     ),
     Bug(

@@ -85,9 +85,9 @@ def test_a_query_without_a_producer_is_its_name_else_its_id() -> None:
 
 def test_i34_a_query_that_committed_by_its_id_stays_with_it() -> None:
     """And touches nobody's producer of its name: another query may have that."""
-    leaders = coordinator(**{QUERY: (QUERY, 2), "enricher": ("another query", 9)})
+    leaders = coordinator(**{QUERY: (QUERY, 0), "enricher": ("another query", 9)})
     for _ in range(2):
-        transaction.enter(leaders.protocol, key(description("enricher")))
+        transaction.enter(leaders.protocol, key(description("enricher"), number=0))
     assert asked(leaders) == [QUERY] * 3
 
 
