@@ -42,6 +42,8 @@ COMMIT_TIMEOUT_MS: Final = 60_000
 BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
 QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 RUN_ID_PROPERTY: Final = "spark.jobGroup.id"
+# The query's name, if it has one, and the ids, in words.
+DESCRIPTION_PROPERTY: Final = "spark.job.description"
 
 
 class TransactionLost(RuntimeError):
@@ -113,7 +115,7 @@ def key_of_batch(
         ) from None
     base, before = producer or "", ""
     if not base:
-        description = local_property(query_names.DESCRIPTION_PROPERTY)
+        description = local_property(DESCRIPTION_PROPERTY)
         base, before = query_names.default_names(description, query_id)
     return TransactionKey(
         producer_name(base, sink_name),
@@ -175,6 +177,15 @@ def enter(
         ) from error
     return Entered(
         _standing(begun, key), begun.tx_id, reply.producer.producer_id, reply.producer.generation
+    )
+
+
+def second_write(key: TransactionKey) -> SecondWrite:
+    """What a write is told that comes after the commit of its own batch and run."""
+    return SecondWrite(
+        f"second write in one batch (batch {key.number} of {key.scope}): set sinkName, another one "
+        "for each write, so that each has a transaction of its own; or write all of them in one, "
+        "with oncelog_spark.transaction"
     )
 
 

@@ -66,6 +66,9 @@ SOURCE_NAMES: Final = (
 SINK_NAMES: Final = ("topic", "producer", "inputGroups", "txnId", "wait")
 # What Spark itself gives a stream's sink.
 QUERY_NAMES: Final = ("checkpointLocation", "queryName")
+# Of our own, between processes: the writer of one of a transaction's DataFrames hands over to this
+# file what its tasks wrote, and commits nothing.
+PART_FILE: Final = "oncelog.transaction.part"
 # Of the other side, where this side has the same thing under another name.
 INSTEAD: Final = {
     "group": "inputGroups",
@@ -158,6 +161,8 @@ class SinkOptions:
     txn_id: str | None = None
     # VISIBLE: a commit returns when readers see it; PREPARED: when it is decided for ever.
     wait: Literal["visible", "prepared"] = "visible"
+    # Of one DataFrame of several: where what it wrote is handed over to.
+    part_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +312,13 @@ def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         input_groups=given.listed("inputGroups"),
         txn_id=given.name("txnId"),
         wait="prepared" if wait == "prepared" else "visible",
+        part_file=None if streaming else given.text(PART_FILE),
     )
+
+
+def cluster_option(options: Mapping[str, str]) -> ClusterAddress:
+    """Where the cluster is, alone. Raises OptionError."""
+    return _Given(_lower(options)).cluster()
 
 
 def _given(options: Mapping[str, str], side: _Side, *, streaming: bool) -> _Given:
@@ -320,7 +331,8 @@ def _given(options: Mapping[str, str], side: _Side, *, streaming: bool) -> _Give
     if not streaming:
         known += [name for name in others if side is _Side.SOURCE or name not in PROMISES]
     elsewhere = {name.lower(): _belongs(name, side) for name in others}
-    said = complaint(values, {name.lower(): name for name in known}, elsewhere)
+    asked = [key for key in values if key != PART_FILE or streaming or side is _Side.SOURCE]
+    said = complaint(asked, {name.lower(): name for name in known}, elsewhere)
     if said is not None:
         raise OptionError(said)
     return _Given(values)

@@ -29,8 +29,6 @@ from oncelogpb.v1 import coordinator_pb2
 if TYPE_CHECKING:
     from oncelog.protocol import Protocol
 
-# Local property that Spark gives every task: the query's name, if it has one, and its ids.
-DESCRIPTION_PROPERTY: Final = "spark.job.description"
 # Between the name and the rest: a line of text, or of the page that shows it.
 LINE_ENDS: Final = ("<br/>", "\n")
 # Queries whose id was asked for, per connection.

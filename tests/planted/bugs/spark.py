@@ -227,6 +227,74 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "part-commits-by-itself",
+        "I34: one of several frames is committed with the others",
+        (
+            Edit(
+                "oncelog_spark.sink:OncelogBatchWriter.commit",
+                "_written(messages))",
+                "_written(messages)); commit_job(self._options, messages)",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_foreach_batch",
+                "test_i34_several_frames_and_the_drivers_own_records_are_one_commit",
+            ): "] == []",
+        },
+    ),
+    Bug(
+        "replay-does-its-jobs-again",
+        "I34: whoever replays a committed batch runs no job",
+        (
+            Edit(
+                "oncelog_spark.foreach_batch:BatchTransaction.write",
+                "if self._replayed:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_foreach_batch",
+                "test_i34_a_replayed_batch_runs_no_job_and_sends_nothing",
+            ): "assert ['oncelog']",
+        },
+    ),
+    Bug(
+        "block-begins-before-its-source",
+        "I21: whose positions belong to a transaction is said by who begins it",
+        (
+            Edit(
+                "oncelog_spark.foreach_batch:BatchTransaction.tx_id",
+                "self._batch.take(1)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_foreach_batch",
+                "test_i21_whose_positions_belong_to_it_is_said_by_who_begins_it",
+            ): "assert [] == ['take']",
+        },
+    ),
+    Bug(
+        "failed-block-stays-open",
+        "I34: a block that fails ends what it opened",
+        (
+            Edit(
+                "oncelog_spark.foreach_batch:BatchTransaction._abort",
+                "if not failed_jobs.abort_told(self._protocol, self._messages):",
+                "if not self._messages:",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_foreach_batch",
+                "test_i34_a_commit_that_is_refused_leaves_nothing_open",
+            ): "assert 0 == 1",
+        },
+    ),
+    Bug(
         "tasks-open-a-session",
         "Spark tasks open no session",
         (

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from oncelog_spark import batch_transaction as transaction
-from oncelog_spark import query_names
 from oncelog_spark.manifest import TransactionKey
 from oncelog_spark.query_names import QueryNameTaken, default_names, query_name
 from oncelogpb import errors
@@ -34,7 +33,7 @@ def key(
         transaction.RUN_ID_PROPERTY: RUN,
     }
     if described is not None:
-        properties[query_names.DESCRIPTION_PROPERTY] = described
+        properties[transaction.DESCRIPTION_PROPERTY] = described
     made = transaction.key_of_batch(properties.get, producer, sink)
     assert made is not None
     return made
