@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
@@ -43,8 +45,6 @@ def test_help_is_there(command: tuple[str, ...]) -> None:
 def test_what_cannot_run_is_said_before_spark_starts(given: list[str], says: str) -> None:
     result = called("run", "--from", "t", "--to", "u", *given)
     assert result.exit_code == runner.CANNOT_RUN
-    import re
-
     assert re.search(says, result.stderr), result.stderr
 
 
@@ -73,6 +73,17 @@ def test_a_summary_counts_each_batch_once_and_what_is_left() -> None:
     summary.see(cast(Any, seen))
     assert (summary.batches, summary.rows, summary.behind) == (2, 7, 2)
     assert summary.line("j") == "j: 7 records in 2 batches, 2.0 s (4/s), 2 behind"
+
+
+def test_a_query_that_fails_is_told_by_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any) -> None:
+        raise RuntimeError("the seventh\n\tat org.apache.spark.X")
+
+    monkeypatch.setattr(runner, "session", lambda *_: nullcontext())
+    monkeypatch.setattr(runner, "stream_of", failing)
+    result = called("run", "--transform", "json:dumps", "--from", "t", "--name", "j")
+    assert result.exit_code == runner.FAILED
+    assert result.stderr == "oncelog-spark: j failed: the seventh\n"
 
 
 def test_of_an_error_of_spark_the_java_is_left_out() -> None:
