@@ -435,6 +435,8 @@ class World:
         if not laggard:
             return book.next_change(0)
         later = copy_of(book)
+        # However much it has: its dialog may just have ended.
+        later._level.pop(laggard, None)
         for member, progress in book._progress.items():
             if member != laggard:
                 later._progress[member] = progress._replace(caught_up_ms=LATE_MS)
