@@ -287,6 +287,7 @@ def test_a_damaged_part_is_told_and_passed_and_resolved_by_hand(
         assert values(log, topic) == [b"after", b"whole"]
         assert list(hand.journal(topic, 0).damaged) == [tx.tx_id]
         cluster.restart(PARTITION_LEADER)
+        cluster.wait_ready()
         resolved = Shell(cluster.bootstrap).ask(
             "tx", "resolve", f"{tx.tx_id:016x}", f"{topic}/0", f"--{action}"
         )

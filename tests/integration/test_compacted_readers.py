@@ -29,8 +29,10 @@ SETTINGS = (
 CONFIGS = {"cleanup.policy": "compact"}
 SIZE = 1_500
 KEYS = 40
-# Between two looks whether compaction has come to rest, seconds.
-QUIET_S = 3.0
+# Between two looks whether compaction has come to rest, seconds; and how many looks must show the
+# same: how much there is to do is looked at every ten seconds.
+QUIET_S = 4.0
+QUIET_LOOKS = 5
 
 
 class Written(NamedTuple):
@@ -83,7 +85,7 @@ def written(cluster: Cluster) -> Written:
         def is_quiet() -> bool:
             seen.append(len(read(log, topic, 0, end)))
             time.sleep(QUIET_S)
-            return seen[-1] < end // 4 and seen[-2:] == [seen[-1]] * 2
+            return seen[-1] < end // 4 and seen[-QUIET_LOOKS:] == [seen[-1]] * QUIET_LOOKS
 
         until(is_quiet, "compaction has come to rest", within_s=120)
         return Written(topic, read(log, topic, 0, end), values, end)

@@ -33,6 +33,7 @@ def test_what_the_doctor_says_of_a_cluster_that_is_well_and_of_one_that_is_not(
 ) -> None:
     with running(tmp_path) as cluster, cluster.connect() as log:
         log.admin.create_topic("payments", partitions=2)
+        until(lambda: examine(cluster)[0] == 0, "its partitions are led")
         code, checks = examine(cluster)
         assert (code, told(checks, "FAIL"), told(checks, "SKIP")) == (0, "", "")
         for area in ("connection", "versions", "clocks", "etcd", "partitions", "transactions"):

@@ -40,6 +40,7 @@ def test_a_client_that_comes_in_from_outside_is_told_nothing_but_outside(tmp_pat
             with log.producer() as plain:
                 plain.send("t", b"again", partition=0)
             assert {node.address for node in log.admin.nodes()} <= set(external.values())
+        cluster.wait_ready()
         with cluster.connect() as log:
             assert {node.address for node in log.admin.nodes()} == set(cluster.bootstrap.split(","))
             assert created.name == "t"
