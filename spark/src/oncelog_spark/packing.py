@@ -18,6 +18,8 @@ from oncelog_spark.offsets import OffsetRange, TopicPartition
 # What is read by one task rather than by two. Of records; and of bytes, as far as they are known.
 TASK_RECORDS: Final = 50_000
 TASK_BYTES: Final = 16 * 1024 * 1024
+# Of a batch whose positions its transaction carries, as far as it has ranges.
+TASKS_OF_A_TRANSACTION: Final = 2
 # Partitions that one fetch may name are far more; a task that waits for one holds back the others.
 TASK_RANGES_MAX: Final = 100
 
@@ -50,6 +52,13 @@ def packed(
             fitting = [fitting_task]
         min(fitting, key=lambda task: task.offset_count).add(part)
     return [tuple(sorted(task.parts)) for task in bins if task.parts]
+
+
+def tasks_at_least(transactional_sink: str | None) -> int:
+    """By what becomes of a batch that fails: the driver knows whose transaction to end only where
+    one task at least succeeded. What is left open holds the group's positions, and a query that
+    begins anew waits for their time to be over."""
+    return 1 if transactional_sink is None else TASKS_OF_A_TRANSACTION
 
 
 class _Task:

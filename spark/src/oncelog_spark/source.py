@@ -55,7 +55,7 @@ from oncelog_spark.offsets import (
     to_json,
 )
 from oncelog_spark.options import OptionError, SourceOptions
-from oncelog_spark.packing import packed
+from oncelog_spark.packing import packed, tasks_at_least
 from oncelog_spark.progress import Progress
 from oncelog_spark.schema import record_columns, source_arrow_schema, source_batch
 from oncelog_spark.subscription import (
@@ -466,7 +466,7 @@ def _plan(
         wanted,
         # What is one range is one task, however large its records are.
         record_bytes=size.ask(subscription, largest) if largest and len(wanted) > 1 else 0.0,
-        min_partitions=at_least,
+        min_partitions=max(at_least or 1, tasks_at_least(options.transactional_sink)),
         max_records=at_most,
     )
     if not planned and step.positions:

@@ -242,8 +242,8 @@ class Run:
         assert self._feeder is not None
         assert self._watcher is not None
         came_s = self._watcher.first_from(self._feeder.fed_at(since_s))
-        assert came_s is not None
-        return came_s - since_s
+        # All that was fed has come; where nothing was fed since, it was by now at the latest.
+        return (time.monotonic() if came_s is None else came_s) - since_s
 
     def _leads(self) -> Leads:
         """Who leads what; as it was, where nobody tells it now."""

@@ -6,7 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog_spark.offsets import OffsetRange, TopicPartition
-from oncelog_spark.packing import TASK_BYTES, TASK_RANGES_MAX, TASK_RECORDS, packed
+from oncelog_spark.packing import (
+    TASK_BYTES,
+    TASK_RANGES_MAX,
+    TASK_RECORDS,
+    packed,
+    tasks_at_least,
+)
 
 lengths = st.lists(st.integers(1, 3 * TASK_RECORDS), max_size=40)
 
@@ -42,6 +48,12 @@ def test_a_small_batch_is_one_task_and_a_large_one_a_task_for_each_range() -> No
     large = of([TASK_RECORDS] * 6)
     assert packed(large) == [(part,) for part in large]
     assert packed([]) == []
+
+
+def test_i34_a_batch_that_carries_positions_has_a_task_beside_one_that_fails() -> None:
+    """Else nobody tells the driver whose transaction that was."""
+    assert tasks_at_least(None) == 1
+    assert tasks_at_least("") == tasks_at_least("enricher") == 2
 
 
 def test_tasks_are_of_similar_size() -> None:
