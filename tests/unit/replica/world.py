@@ -436,7 +436,7 @@ class World:
             return book.next_change(0)
         later = copy_of(book)
         # However much it has: its dialog may just have ended.
-        later._level.pop(laggard, None)
+        later._level.pop(Incarnation(laggard), None)
         for member, progress in book._progress.items():
             if member != laggard:
                 later._progress[member] = progress._replace(caught_up_ms=LATE_MS)

@@ -202,7 +202,8 @@ class Line:
 
     async def _ask(self, flight: Flight) -> coordinator_pb2.TransactReply:
         """The reply, once it is decided. Where an earlier one has not arrived yet (it was told to
-        come back, or met another process), again when that one is decided."""
+        come back, or met another process), again when that one is answered: also where nobody knows
+        what became of that one, for this one may prove it, and that one waits for it."""
         request = flight.request
         doubt = Doubt("coordinator.transact", request)
         try:
@@ -212,9 +213,11 @@ class Line:
                 if not is_out_of_order(error) or flight.before is None:
                     raise
                 doubt.as_reported(error)
-            before = flight.before
-            await asyncio.wait([before.decided])
-            if not before.has_landed:
+            before, answering = flight.before, flight.before.answering
+            assert answering is not None, "it was sent"
+            either: list[asyncio.Future[Any]] = [before.decided, answering]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if before.decided.done() and not before.has_landed:
                 raise taken_back(None)
             try:
                 return await self._call(request)
