@@ -57,6 +57,23 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "two-in-flight-wait-for-each-other",
+        "I31: one that came before its turn asks again once the one before it is answered",
+        (
+            Edit(
+                f"{LINE}._ask",
+                "[before.decided, answering]",
+                "[before.decided]",
+            ),
+        ),
+        {
+            unit(
+                FILE,
+                "test_i31_one_of_which_nobody_knows_whether_it_arrived_holds_up_nobody_for_ever",
+            ): "each waits for the other",
+        },
+    ),
+    Bug(
         "a-gap-is-taken-for-a-refusal",
         "one that came before its turn comes again under its own number",
         (

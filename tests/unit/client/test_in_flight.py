@@ -243,6 +243,24 @@ def test_one_that_came_before_its_turn_comes_again_under_its_own_number() -> Non
     in_flight(work)
 
 
+def test_i31_one_of_which_nobody_knows_whether_it_arrived_holds_up_nobody_for_ever() -> None:
+    """The one behind it is out of order, and asks again: else each would wait for the other."""
+
+    async def work(producer: TransactionalProducer, services: ChainServices) -> None:
+        consumer = reader(producer, 0)
+        await opened(producer, services, consumer)
+        services.refuses_arrival[2] = [errors.UnknownOutcome("lost on its way")] * 1_000
+        made = [await filled(producer, consumer) for _ in range(3)]
+        flushing = asyncio.ensure_future(producer.flush())
+        done, _ = await asyncio.wait([flushing], timeout=60)
+        assert done, "each waits for the other"
+        assert isinstance(flushing.exception(), errors.UnknownOutcome)
+        assert [tx.state for tx in made] == ["in doubt"] * 3
+        assert sorted(services.accepted) == [1]
+
+    in_flight(work, timeout_ms=5_000)
+
+
 def test_behind_one_that_never_got_its_number_nothing_is_sent_again() -> None:
     async def work(producer: TransactionalProducer, services: ChainServices) -> None:
         consumer = reader(producer, 0)
