@@ -84,7 +84,8 @@ class DenseOrders:
         driver, journal = replica.driver, replica.journal
         machine = replay(driver._role, driver.partition, journal, from_snapshot=True)
         begin, end = machine.committed.start_offset, machine.committed.end_offset
-        frames: dict[int, StoredFrame] = {it.at.offset: it for it in journal.replay(0)}
+        start = journal.log_start
+        frames: dict[int, StoredFrame] = {it.at.offset: it for it in journal.replay(start)}
         rows = dict(_of_journal(machine, frames))
         data = journal.data
         settled = Order(0, 0, {}) if data is None else await self._settled(replica, data, frames)
