@@ -116,7 +116,7 @@ BUGS: Final = (
             ),
         ),
         {
-            unit(FILE, "test_i21_one_that_is_being_filled_is_spoiled"): "",
+            unit(FILE, "test_i21_one_that_is_being_filled_is_spoiled"): "it is told why",
         },
     ),
     Bug(

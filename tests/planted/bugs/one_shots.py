@@ -179,7 +179,7 @@ BUGS: Final = (
         "a crash tears the refusal of a chain apart: the next leader puts the rest of it",
         (
             Edit(
-                "oncelog_server.coordinator.machine:CoordinatorMachine.owed",
+                "oncelog_server.coordinator.machine:CoordinatorMachine.owed_beside_markers",
                 "if head.offsets is None or has_lost_its_chain(self.state, head):",
                 "if head.offsets is None:",
             ),

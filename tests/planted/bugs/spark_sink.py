@@ -217,8 +217,10 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_spark.sink:write_task",
-                "first = next(iterator, None)\n    entered = transaction.enter(protocol, key)",
-                "entered = transaction.enter(protocol, key)\n    first = next(iterator, None)",
+                "first = next(iterator, None)\n    key = transaction.resolved(protocol, key)\n"
+                "    entered = transaction.enter(protocol, key)",
+                "key = transaction.resolved(protocol, key)\n"
+                "    entered = transaction.enter(protocol, key)\n    first = next(iterator, None)",
             ),
         ),
         {
