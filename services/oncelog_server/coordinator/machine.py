@@ -55,12 +55,10 @@ from oncelog_server.coordinator.decide_one_shot import (
     decide_answer,
     decide_transact,
     find_one_shot,
-    has_lost_its_chain,
 )
 from oncelog_server.coordinator.decide_producer import decide_init
 from oncelog_server.coordinator.decide_time import decide_tick, prove_log_end
 from oncelog_server.coordinator.producers import (
-    Chain,
     LastCommit,
     OneShotRequest,
     OneShotState,
@@ -102,7 +100,6 @@ from oncelog_server.core.machine import (
     Snapshot,
     Tick,
     refuse,
-    rest_ms,
 )
 from oncelogpb.errors import OncelogError
 
@@ -201,8 +198,7 @@ class CoordinatorMachine:
                         TxId(0),
                         OneShotState.SKIPPED,
                         digest=record.digest,
-                    ),
-                    record.chain_first,
+                    )
                 )
             case Committed() | Aborted():
                 self._over(record)
@@ -266,7 +262,7 @@ class CoordinatorMachine:
         self.state.transactions.add(transaction)
         producer = self._active(record.producer_id, at)
         digest = content_digest(record.batches, record.offsets, record.commit_seq)
-        producer.asked_one_shot(_asked(record, OneShotState.STAGED, digest), record.chain_first)
+        producer.asked_one_shot(_asked(record, OneShotState.STAGED, digest))
         producer.staged.append(record.tx_id)
         if len(producer.staged) == 1:
             self.state.first_staged.became_head(record.tx_id, gate=at.offset)
@@ -278,7 +274,7 @@ class CoordinatorMachine:
         self.state.outcome_ages.decided(at.offset)
         producer = self._active(record.producer_id, at)
         digest = content_digest(record.batches, None, record.commit_seq)
-        producer.asked_one_shot(_asked(record, OneShotState.COMMITTED, digest), record.chain_first)
+        producer.asked_one_shot(_asked(record, OneShotState.COMMITTED, digest))
         self._committed(transaction, producer, b"")
 
     def _one_shot(self, record: OneShotStaged | OneShotPrepared, at: At) -> Transaction:
@@ -292,7 +288,6 @@ class CoordinatorMachine:
             record.request_number,
             record.commit_seq,
             batches=record.batches,
-            chain_first=record.chain_first,
         )
 
     def _prepare_commit(self, record: PreparedCommit, at: At) -> None:
@@ -314,8 +309,6 @@ class CoordinatorMachine:
             self.state.sessions.forget(record.producer_id)
         self.state.deliveries.add(transaction)
         producer = self._active(record.producer_id, at)
-        if transaction.chain_first:
-            producer.broken_chain = Chain(transaction.generation, transaction.chain_first)
         self._answer(producer, transaction, record.cause, record)
         self._unstage(producer, transaction, at)
 
@@ -431,14 +424,10 @@ class CoordinatorMachine:
 
     def owed(self, below: JournalOffset) -> Sequence[Owed]:
         """Not what is under way already. Costs what it gives, not what is open."""
-        return [*self.state.deliveries.due(below), *self.owed_beside_markers(below)]
-
-    def owed_beside_markers(self, below: JournalOffset) -> list[Owed]:
-        """What nobody may hold back."""
-        owed: list[Owed] = []
+        owed: list[Owed] = list(self.state.deliveries.due(below))
         for tx_id in self.state.first_staged.due(below):
             head = self.state.transactions[tx_id]
-            if head.offsets is None or has_lost_its_chain(self.state, head):
+            if head.offsets is None:
                 owed.append(OweDecision(tx_id))
                 continue
             after = self.state.first_staged.chains_on(head)
@@ -475,11 +464,9 @@ class CoordinatorMachine:
     # ---------------------------------------------------------------------------------- snapshots
 
     @property
-    def rests_ms(self) -> int:
-        """Producers are forgotten after days."""
-        if self.state.has_timers:
-            return 0
-        return rest_ms(self.state.config.unnamed_producer_retention_ms)
+    def is_at_rest(self) -> bool:
+        """There are few of these, and each has something that expires."""
+        return False
 
     def check(self) -> None:
         self.state.check()

@@ -86,7 +86,7 @@ BUGS: Final = (
                 "        if False:\n            # By a record",
             ),
             Edit(
-                "oncelog.aio.ending:Ending._spoil",
+                "oncelog.aio.transactions:Transaction._spoil",
                 "        self._release()",
                 "        pass",
             ),

@@ -347,8 +347,8 @@ def test_an_answer_to_another_question_is_no_answer() -> None:
     run(story())
 
 
-def test_an_answered_call_leaves_no_deadline() -> None:
-    """It would be looked at until then."""
+def test_an_answered_call_leaves_no_timer() -> None:
+    """It would hold the request until the call's deadline."""
 
     async def story() -> None:
         async def serve(context: Any) -> None:
@@ -358,10 +358,11 @@ def test_an_answered_call_leaves_no_deadline() -> None:
 
         async with scripted(serve) as (_, stream):
             reply = stream.begin("init_producer", REQUEST)
-            assert stream._deadlines.count == 1
+            (open_call,) = stream._open.values()
             await reply
             await asyncio.sleep(0)
-            assert stream._deadlines.count == 0
+            assert open_call.timer is not None
+            assert open_call.timer.cancelled()
 
     run(story())
 
