@@ -101,6 +101,13 @@ NODES ?= 1
 chaos-groups: install etcd ## Members of a group, killed, stopped and ended while services fail: 100,000 records each once (ten minutes; NODES=3)
 	$(BIN)/python -m tests.chaos.groups --seconds $(SECONDS_OF_BOUNCES) --nodes $(NODES) $(if $(ONLY),--variant "$(ONLY)") $(if $(FROM),--seed $(FROM))
 
+# Of trouble, and the records that come in them.
+SECONDS_OF_SPARK_CHAOS ?= 3600
+RECORDS_OF_SPARK_CHAOS ?= 100000
+.PHONY: spark-chaos
+spark-chaos: install etcd ## A Spark job whose driver, executors, workers, checkpoint and services fail (an hour; FROM=seed)
+	$(BIN)/python -m tests.spark.chaos --seconds $(SECONDS_OF_SPARK_CHAOS) --records $(RECORDS_OF_SPARK_CHAOS) $(if $(ONLY),--only "$(ONLY)") $(if $(FROM),--seed $(FROM))
+
 .PHONY: flights
 flights: install ## The main job: etcd, three services, the flights data set and Spark on this machine
 	PATH="$(BIN):$$PATH" $(BIN)/python -m oncelog_spark.jobs.flights
@@ -108,6 +115,10 @@ flights: install ## The main job: etcd, three services, the flights data set and
 .PHONY: bench
 bench: install ## Measure (see benchmarks/README.md; BENCH="--only W3 --rounds 5")
 	$(BIN)/python -m benchmarks.run $(BENCH)
+
+.PHONY: bench-spark
+bench-spark: install ## Measure the Spark connector beside Spark's Kafka connector: downloads Spark 4.0.0, its connector, a broker (needs Java and Maven)
+	$(BIN)/python -m benchmarks.spark_run
 
 .PHONY: bench-kafka
 bench-kafka: install ## Measure beside Kafka, an hour, and write benchmarks/results.md (needs Java and Maven; BENCH="--only W3 --seconds 1")

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -37,8 +37,17 @@ SETTINGS: Final = (
 class Machine:
     """One of three. Only processes that it started are touched, each by its id."""
 
-    def __init__(self, number: int, folder: Path, network: Network, etcd: Path) -> None:
+    def __init__(
+        self,
+        number: int,
+        folder: Path,
+        network: Network,
+        etcd: Path,
+        further: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        """`further`: settings of a role beside those that all have."""
         self.number = number
+        self._further = further or {}
         self.address = network.address(number)
         self.folder = folder / f"machine-{number}"
         self._network = network
@@ -91,6 +100,11 @@ class Machine:
         for process in chosen:
             process.wait()
 
+    def end(self, *names: str) -> None:
+        """SIGTERM: they hand over what they lead. Nobody waits for them."""
+        for name in names:
+            os.kill(self._running[name].pid, signal.SIGTERM)
+
     def pause(self, *names: str) -> None:
         """SIGSTOP."""
         for name in names:
@@ -131,7 +145,7 @@ class Machine:
             f"--data={self.data_of(role)}",
             f"--listen={self.address}:{PORTS[role]}",
             *(f"--etcd={endpoint}" for endpoint in endpoints),
-            *(f"--set={pair}" for pair in SETTINGS),
+            *(f"--set={pair}" for pair in (*SETTINGS, *self._further.get(role, ()))),
         ]
 
     # --------------------------------------------------------------------------------------- disk

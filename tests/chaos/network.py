@@ -49,8 +49,12 @@ class Loopback:
 
     can_cut = False
 
+    def __init__(self, net: int = 77) -> None:
+        """`net`: another one for each kind of run that may go on beside others."""
+        self._net = net
+
     def address(self, machine: int) -> str:
-        return f"127.77.0.{machine}"
+        return f"127.{self._net}.0.{machine}"
 
     def within(self, machine: int) -> Sequence[str]:
         return ()

@@ -53,10 +53,10 @@ def is_inside() -> bool:
     return _INSIDE in os.environ
 
 
-def run_inside(way: Sequence[str], arguments: Sequence[str]) -> int:
-    """This module's program again, inside. Its exit code."""
+def run_inside(way: Sequence[str], arguments: Sequence[str], *, module: str = "tests.chaos") -> int:
+    """The same program again, inside. Its exit code."""
     environment = {**os.environ, _INSIDE: "1"}
-    program = [*way, sys.executable, "-m", "tests.chaos", *arguments]
+    program = [*way, sys.executable, "-m", module, *arguments]
     with subprocess.Popen(program, env=environment) as process:
         while True:
             try:

@@ -24,6 +24,26 @@ from tests.checker.telling import (
 
 ORDER = [
     story(
+        "i10 committed, and builds on one in flight that was refused",
+        [10],
+        send(0, 1, "t1", "a"),
+        commit(2, 10, "t1", how="fail"),
+        send(3, 4, "t2", "b"),
+        commit(5, 11, "t2", builds_on="t1"),
+    ),
+    story(
+        "i10 refused with the one in flight that it builds on, and of another one nobody knows",
+        [],
+        send(0, 1, "t1", "a"),
+        commit(2, 10, "t1", how="fail"),
+        send(3, 4, "t2", "b"),
+        commit(5, 11, "t2", how="fail", builds_on="t1"),
+        send(13, 14, "t3", "c"),
+        commit(15, 16, "t3", how="unknown"),
+        send(13, 14, "t4", "d"),
+        commit(15, 16, "t4", builds_on="t3"),
+    ),
+    story(
         "i8 behind the latest of those before it",
         [8],
         plain(50, 60, "a"),

@@ -4,6 +4,7 @@
     and in begun transactions, slow ones too; some it aborts; in the middle a second instance of it
     takes its name;
   * a ledger writes one-shots without offsets;
+  * a courier copies the same input as a group of its own, with several transactions in flight;
   * a job writes as several writers in one transaction, as Spark's tasks do, registers its input
     early, leaves the records of a failed attempt behind, and commits again what it committed;
   * plain records go between;
@@ -25,6 +26,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from oncelog.checker.recorder import (
     RecordedConsumer,
     RecordedLog,
+    RecordedTransaction,
     RecordedTransactionalProducer,
 )
 from oncelogpb import errors
@@ -51,6 +53,8 @@ SLOW_SECONDS: Final = 1.6
 # Where the story changes hands, in inputs done.
 TAKE_OVER_AT: Final = 8
 BACK_OFF_SECONDS: Final = 0.1
+# Of the courier.
+IN_FLIGHT: Final = 4
 # How an attempt of the enricher goes, of numbers from 0 to 1.
 BEGUN_AND_ABORTED: Final = 0.3
 
@@ -94,6 +98,10 @@ class Names(NamedTuple):
         return f"{self.prefix}enricher"
 
     @property
+    def courier(self) -> str:
+        return f"{self.prefix}courier"
+
+    @property
     def job(self) -> str:
         return f"{self.prefix}job"
 
@@ -130,6 +138,7 @@ class Story:
             lines.create_task(self._fill(first))
             lines.create_task(self._enrich_twice(second, third))
             lines.create_task(self._ledger(fourth))
+            lines.create_task(self._courier(third))
             lines.create_task(self._several_writers(fifth))
             lines.create_task(self._plain(first))
             lines.create_task(self._fade(fourth))
@@ -279,6 +288,54 @@ class Story:
                 await asyncio.sleep(BACK_OFF_SECONDS)
             await asyncio.sleep(0.05)
 
+    async def _courier(self, client: RecordedLog) -> None:
+        """All of the input, once, by a member that goes on before its commits are decided."""
+        producer = await _insist(
+            lambda: client.transactional_producer(
+                transaction_timeout_ms=IDLE_MS, in_flight=IN_FLIGHT
+            )
+        )
+        consumer = await _insist(
+            lambda: client.consumer([self.names.input], self.names.courier, batch_records_max=1)
+        )
+        done = 0
+        while done < INPUTS:
+            on_their_way: list[tuple[Attempt, RecordedTransaction]] = []
+            try:
+                for _ in range(IN_FLIGHT):
+                    await self._carry_one(producer, consumer, on_their_way)
+                await producer.flush()
+            except errors.OncelogError as error:
+                self._told.say(f"courier: {error.reason}")
+                await asyncio.sleep(BACK_OFF_SECONDS)
+            for attempt, tx in on_their_way:
+                attempt.outcome = await _outcome_of(tx)
+            standing = consumer.inner.feeding.standing()
+            known = len(standing) == IN_PARTITIONS and not consumer.inner.feeding.progress()
+            done = sum(standing.values()) if known else 0
+        await producer.close()
+        await consumer.close()
+        self._told.say("courier: all inputs are done")
+
+    async def _carry_one(
+        self,
+        producer: RecordedTransactionalProducer,
+        consumer: RecordedConsumer,
+        on_their_way: list[tuple[Attempt, RecordedTransaction]],
+    ) -> None:
+        batch = await consumer.poll(0.2)
+        if batch is None:
+            return
+        attempt = self._attempt("courier")
+        tx = producer.transaction(consumer)
+        on_their_way.append((attempt, tx))
+        async with tx:
+            for row in batch.records():
+                assert row.value is not None
+                partition = int(row.value) % OUT_PARTITIONS
+                attempt.wrote.append((partition, attempt.value(f"{int(row.value)}")))
+                await tx.send(self.names.output, attempt.wrote[-1][1], partition=partition, of=row)
+
     async def _several_writers(self, client: RecordedLog) -> None:
         job = Job(client, self.names.job, self.names.input, self.names.output)
         await _insist(job.start)
@@ -298,6 +355,16 @@ class Story:
 
 class _ChangedMind(Exception):
     pass
+
+
+async def _outcome_of(tx: RecordedTransaction) -> Outcome:
+    """Once it is decided. Of one that was not sent, by what it is now."""
+    try:
+        await tx.inner.decided()
+    except errors.OncelogError as error:
+        return Outcome.UNKNOWN if error.may_have_applied else Outcome.ABORTED
+    found = {"committed": Outcome.COMMITTED, "aborted": Outcome.ABORTED}
+    return found.get(tx.inner.state, Outcome.UNKNOWN)
 
 
 async def _insist(make: Callable[[], Any]) -> Any:

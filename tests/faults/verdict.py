@@ -46,7 +46,7 @@ async def read_to_the_end(log: RecordedLog, names: Names) -> Seen:
     assert found[0] == found[1], "I8: two readers saw different sequences"
     await log.read_everything([names.input, names.fading])
     await _judge_latest(log.log, names)
-    for group in (names.enricher, names.job):
+    for group in (names.enricher, names.courier, names.job):
         await log.stable_offsets(group, [names.input])
     await _judge_positions(log.log, names)
     return found[0]
@@ -133,6 +133,7 @@ async def _judge_positions(client: Log, names: Names) -> None:
     topic = await client.protocol.topic(names.input)
     expected = {
         names.enricher: [INPUTS // IN_PARTITIONS] * IN_PARTITIONS,
+        names.courier: [INPUTS // IN_PARTITIONS] * IN_PARTITIONS,
         names.job: [BATCHES],
     }
     for group, offsets in expected.items():

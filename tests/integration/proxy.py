@@ -19,6 +19,9 @@ class Road(Enum):
     REFUSED = "refused"
     # Nothing arrives, and nobody is told.
     SILENT = "silent"
+    # What is asked arrives, and the answers are lost; what was not answered never will be, for the
+    # connections break when this is over.
+    ANSWERS_LOST = "answers lost"
 
 
 class Proxy:
@@ -41,11 +44,14 @@ class Proxy:
 
     @road.setter
     def road(self, road: Road) -> None:
+        if self._road is Road.ANSWERS_LOST:
+            # Before it opens: no answer that is still on its way arrives.
+            self._break_all()
         self._road = road
         if road is Road.SILENT:
             self._open.clear()
-        if road is not Road.SILENT:
-            # What a silent road swallowed is lost: its connections are of no use.
+        elif road is not Road.ANSWERS_LOST:
+            # What a road swallowed is lost: its connections are of no use.
             self._break_all()
             self._open.set()
 
@@ -74,9 +80,9 @@ class Proxy:
                 return
             self._open.wait()
             with socket.create_connection(self._target) as far, self._kept(near, far):
-                back = threading.Thread(target=self._pump, args=(far, near), daemon=True)
+                back = threading.Thread(target=self._pump, args=(far, near, True), daemon=True)
                 back.start()
-                self._pump(near, far)
+                self._pump(near, far, False)
                 back.join()
 
     @contextlib.contextmanager
@@ -89,11 +95,12 @@ class Proxy:
             with self._lock:
                 self._sockets.difference_update(sockets)
 
-    def _pump(self, source: socket.socket, target: socket.socket) -> None:
+    def _pump(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(CHUNK_BYTES):
                 self._open.wait()
-                target.sendall(data)
+                if not (answers and self._road is Road.ANSWERS_LOST):
+                    target.sendall(data)
         for end in (source, target):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

@@ -16,7 +16,9 @@ import pytest
 import oncelog
 from oncelog.batch import Record, TopicPartition
 from oncelog.protocol import Protocol
-from oncelog_spark.fetch import read_range
+from oncelog_spark.fetch import RangeOf, RangeReader
+from oncelog_spark.offsets import OffsetRange
+from oncelog_spark.offsets import TopicPartition as SparkPartition
 from oncelogpb.v1 import types_pb2
 from tests.integration.cluster import Cluster, running, until
 
@@ -176,10 +178,11 @@ def test_i14_a_spark_task_reads_any_range(cluster: Cluster, written: Written) ->
         partition = types_pb2.Partition(topic_id=protocol.topic(topic).topic_id, number=0)
         for edges in ((0, end), *(chance.sample(range(end), 2) for _ in range(10))):
             low, high = sorted(edges)
+            part = RangeOf(partition, OffsetRange(SparkPartition("t", 0), low, high))
             found = [
                 (offset, value)
-                for chunk in read_range(
-                    protocol, partition, low, high, name="t/0", fail_on_data_loss=True
+                for chunk in RangeReader(
+                    protocol, [part], fail_on_data_loss=True, timeout_ms=60_000
                 )
                 for offset, value in zip(
                     chunk.offsets.to_pylist(), chunk.rows.column("value").to_pylist(), strict=True

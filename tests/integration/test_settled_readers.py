@@ -12,7 +12,9 @@ import pytest
 import oncelog
 from oncelog.batch import Record, TopicPartition
 from oncelog.protocol import Protocol
-from oncelog_spark.fetch import read_range
+from oncelog_spark.fetch import RangeOf, RangeReader
+from oncelog_spark.offsets import OffsetRange
+from oncelog_spark.offsets import TopicPartition as SparkPartition
 from oncelogpb.v1 import types_pb2
 from tests.integration.cluster import Cluster, running, until
 
@@ -184,10 +186,11 @@ def test_i14_a_spark_task_reads_any_range(cluster: Cluster, written: Written) ->
         whole = (0, len(records))
         for edges in (whole, *(chance.sample(range(len(records)), 2) for _ in range(10))):
             start, end = sorted(edges)
+            part = RangeOf(partition, OffsetRange(SparkPartition("t", 0), start, end))
             found = [
                 (offset, value)
-                for chunk in read_range(
-                    protocol, partition, start, end, name="t/0", fail_on_data_loss=True
+                for chunk in RangeReader(
+                    protocol, [part], fail_on_data_loss=True, timeout_ms=60_000
                 )
                 for offset, value in zip(
                     chunk.offsets.tolist(), chunk.rows.column("value").to_pylist(), strict=True

@@ -56,6 +56,8 @@ JOINER_FELL: Final = "a replica fell that was not in sync yet"
 JOIN_CUT_OFF: Final = "a replica fell while its joining was asked for"
 LOG_CUT: Final = "a log was cut"
 COPY_FAILED: Final = "a follower could not write"
+SEVERAL_IN_FLIGHT: Final = "a producer had several transactions in flight"
+TAKEN_BACK_TOGETHER: Final = "several transactions in flight were taken back"
 TABLE_LOOKED: Final = "a table was looked at"
 TABLE_REMOVED: Final = "a key was removed"
 DISK_LOST: Final = "a disk was lost"
@@ -107,6 +109,8 @@ TABLE_JUDGED: Final = "a table of a compacted topic was compared with what was c
 KEYLESS_REFUSED: Final = "a record without a key was refused"
 
 MOMENTS: Final = (
+    SEVERAL_IN_FLIGHT,
+    TAKEN_BACK_TOGETHER,
     LEADER_COMPACTED,
     COPY_COMPACTED,
     COMPACTED_OPEN,
@@ -218,6 +222,7 @@ PROMISES: Final[Mapping[str, _Any]] = {
     "lost etcd": ((MOMENT, ETCD_REBUILT), (MOMENT, ETCD_BROUGHT_BACK)),
     "twins": _FENCED,
     "hopper": _FENCED,
+    "pipeline": ((MOMENT, SEVERAL_IN_FLIGHT),),
     "keeper": ((MOMENT, START_MOVED),),
     "settler": ((MOMENT, LEADER_SETTLED),),
     "tabler": ((MOMENT, TABLE_LOOKED), (MOMENT, TABLE_REMOVED)),

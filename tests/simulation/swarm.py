@@ -13,7 +13,14 @@ from dataclasses import replace
 from typing import Final
 
 from oncelog_server.core.roles import PARTITION_LEADER, ROLES
-from tests.simulation.applications import compacting, gardening, keeping, settling, tabling
+from tests.simulation.applications import (
+    compacting,
+    gardening,
+    keeping,
+    pipelining,
+    settling,
+    tabling,
+)
 from tests.simulation.applications.table import APPLICATIONS
 from tests.simulation.plan import Plan, Spice
 from tests.simulation.trouble import FAULTS
@@ -46,6 +53,7 @@ OFTEN: Final[Mapping[str, float]] = {
     settling.NAME: 0.3,
     tabling.NAME: 0.3,
     compacting.NAME: 0.2,
+    pipelining.NAME: 0.3,
 }
 # How often the other topics of a day are settled, and each of such a day's.
 SETTLED_DAYS: Final = 0.25

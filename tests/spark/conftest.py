@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from oncelog.protocol import Protocol
-from oncelog_spark.fetch import read_range
+from oncelog_spark.fetch import RangeOf, RangeReader
 from oncelog_spark.jobs.java import JavaMissing, provide_java
 from oncelog_spark.jobs.local_cluster import local_cluster
+from oncelog_spark.offsets import OffsetRange, TopicPartition
 from oncelogpb.v1 import coordinator_pb2, offset_manager_pb2, partition_leader_pb2
 from oncelogpb.v1 import types_pb2 as pb
 
@@ -149,10 +150,13 @@ class Lab:
         described = self.protocol.topic(topic)
         found: list[str] = []
         for number, end in self.ends(topic).items():
-            partition = pb.Partition(topic_id=described.topic_id, number=number)
-            name = f"{topic}/{number}"
-            chunks = read_range(self.protocol, partition, 0, end, name=name, fail_on_data_loss=True)
-            for chunk in chunks:
+            part = RangeOf(
+                pb.Partition(topic_id=described.topic_id, number=number),
+                OffsetRange(TopicPartition(topic, number), 0, end),
+            )
+            for chunk in RangeReader(
+                self.protocol, [part], fail_on_data_loss=True, timeout_ms=60_000
+            ):
                 found += [value.decode() for value in chunk.rows.column("value").to_pylist()]
         return found
 

@@ -27,9 +27,11 @@ RUN_SECONDS_MAX = 240
 
 
 @contextmanager
-def job_process(lab: Lab, arguments: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """tests/spark/copy_job.py in a session of its own, killed at the end."""
-    script = Path(__file__).with_name("copy_job.py")
+def job_process(
+    lab: Lab, arguments: list[str], *, job: str = "copy_job.py"
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A job of tests/spark in a session of its own, killed at the end."""
+    script = Path(__file__).with_name(job)
     with (lab.folder / "job.log").open("ab") as output:
         process = subprocess.Popen(
             [sys.executable, str(script), *arguments],

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 
-from oncelog_spark.transaction import take_over
+from oncelog_spark.batch_transaction import take_over
 from tests.spark.conftest import Lab, numbers
 
 pytestmark = pytest.mark.spark

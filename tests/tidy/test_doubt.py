@@ -63,6 +63,8 @@ EXEMPT: Final[dict[str, str]] = {
     "oncelog.aio.recorder:Recorder._describe": "asks for metadata",
     "oncelog.checker.recorder:RecordedLog.settle": "lists transactions",
     "src.oncelog_spark.agreement:_refuse": "ends each transaction once",
+    "src.oncelog_spark.subscription:Subscription._list": "reads",
+    "src.oncelog_spark.subscription:_described": "asks for metadata, topic by topic",
     "oncelog_server.coordinator.outbox:CoordinatorOutbox._bring": "nobody hears its failure: the "
     "answer is brought until it is durable, and brought twice it changes nothing",
     "oncelog_server.coordinator.service:CoordinatorService._decided": "the request is journaled: "

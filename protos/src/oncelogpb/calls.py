@@ -23,7 +23,8 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -34,6 +35,7 @@ from google.rpc import status_pb2
 
 from oncelogpb import rpcs
 from oncelogpb.bulk import Encoded, frame_call, join
+from oncelogpb.deadlines import Deadlines
 from oncelogpb.errors import (
     InvalidArgument,
     OncelogError,
@@ -94,7 +96,6 @@ class _Open:
     # Empty once it was handed to the stream.
     chunks: tuple[bytes | memoryview, ...]
     size: int
-    timer: asyncio.TimerHandle | None = field(default=None)
 
 
 class CallStream:
@@ -114,6 +115,7 @@ class CallStream:
         )
         self._last_number = 0
         self._open: dict[int, _Open] = {}
+        self._deadlines = Deadlines(self._expire)
         self._waiting: deque[_Open] = deque()
         self._waiting_bytes = 0
         self._wake = asyncio.Event()
@@ -147,8 +149,8 @@ class CallStream:
         self._require_room(size)
         loop = asyncio.get_running_loop()
         call = _Open(call_number, method, loop.create_future(), chunks, size)
-        call.reply.add_done_callback(lambda _: self._forget(call))
-        call.timer = loop.call_later(timeout_ms / 1000, self._expire, call)
+        call.reply.add_done_callback(partial(self._forget, call_number))
+        self._deadlines.add(call_number, timeout_ms)
         self._open[call_number] = call
         self._waiting.append(call)
         self._waiting_bytes += size
@@ -258,14 +260,14 @@ class CallStream:
         if self._waiting_bytes + size > WAITING_BYTES_MAX:
             raise _throttled("waiting_bytes_max", WAITING_BYTES_MAX)
 
-    def _forget(self, call: _Open) -> None:
+    def _forget(self, number: int, reply: asyncio.Future[Any]) -> None:
         """The call has ended, in whatever way. One that waits stays in line; `_take` drops it."""
-        self._open.pop(call.number, None)
-        if call.timer is not None:
-            call.timer.cancel()
+        self._open.pop(number, None)
+        self._deadlines.remove(number)
 
-    def _expire(self, call: _Open) -> None:
-        if call.reply.done():
+    def _expire(self, number: int) -> None:
+        call = self._open.get(number)
+        if call is None or call.reply.done():
             return
         what = f"{self.service}.{call.method}"
         if call.chunks:
@@ -277,6 +279,7 @@ class CallStream:
         """Ends every open call: with `unsent` those that were not written."""
         calls = [call for call in self._open.values() if not call.reply.done()]
         self._open.clear()
+        self._deadlines.clear()
         self._waiting.clear()
         self._waiting_bytes = 0
         for call in calls:

@@ -103,7 +103,7 @@ FACTS: Final[dict[str, Facts]] = {
             }
         ),
         "they are the old answer of this request number: what the offset manager refused is "
-        "aborted, and a number is used once",
+        "aborted, and a number is used once; or its chain is broken, and stays so",
     ),
     "offset_manager.commit_offsets": NONE,
     "offset_manager.commit_transaction_offsets": Facts(

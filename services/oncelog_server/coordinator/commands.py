@@ -10,7 +10,7 @@ answer whatever has happened since (docs/protocol.md, "Known requests first").
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum, IntEnum
 from typing import Final, NamedTuple
 
@@ -93,6 +93,8 @@ class Transact(msgspec.Struct, frozen=True):
     offsets: OneShotOffsets | None = None
     commit_seq: CommitSeq | None = None
     unfit: OncelogError | None = None
+    # The request number with which its chain begins; 0: of no chain.
+    chain_first: int = 0
 
 
 class FindOneShot(msgspec.Struct, frozen=True):
@@ -329,9 +331,9 @@ class OweOffsets(NamedTuple):
     tx_id: TxId
     producer: ProducerIdentity
     offsets: OneShotOffsets
-    # The producer's latest transaction with offsets of this group that is decided COMMIT and not
-    # known to be visible: `from` may chain on it. 0: none.
-    after: TxId
+    # Of each partition of these offsets: the producer's latest one-shot with an offset of it that
+    # is decided COMMIT and not known to be visible. `from` may chain on it. Not named: none.
+    after: Mapping[PartitionId, TxId]
 
 
 class OweDecision(NamedTuple):

@@ -2,9 +2,10 @@
 
 Order of precedence: a request that was accepted, by this generation or an earlier one: its old
 answer, or DUPLICATE_SEQUENCE where its content is another · UNKNOWN_PRODUCER, PRODUCER_FENCED ·
-STALE_REQUEST_ID · OUT_OF_ORDER_SEQUENCE · CONCURRENT_TRANSACTION (open, or another commit_seq in
-flight) · ALREADY_COMMITTED by commit_seq (uses the number up) · what the outside has against it ·
-THROTTLED (16 in flight) · LIMIT_EXCEEDED · DISK_FULL and THROTTLED of a target · STAGED or
+STALE_REQUEST_ID · OUT_OF_ORDER_SEQUENCE · TRANSACTION_ENDED (an earlier one of its chain was
+refused) · CONCURRENT_TRANSACTION (open, or another commit_seq in flight) · ALREADY_COMMITTED by
+commit_seq (uses the number up) · what the outside has against it · THROTTLED (16 in flight) ·
+LIMIT_EXCEEDED · DISK_FULL and THROTTLED of a target · STAGED or
 PREPARE_COMMIT.
 
 After PREPARE nobody says no: whatever a participant could refuse is refused before the append. A
@@ -33,6 +34,7 @@ from oncelog_server.coordinator.decide_end import abort_record, ended
 from oncelog_server.coordinator.identify import concurrent, require_producer, unknown_producer
 from oncelog_server.coordinator.producers import (
     ONE_SHOTS_IN_FLIGHT_MAX,
+    Chain,
     OneShotRequest,
     OneShotState,
     Producer,
@@ -41,6 +43,7 @@ from oncelog_server.coordinator.records import (
     OneShotPrepared,
     OneShotSkipped,
     OneShotStaged,
+    PreparedAbort,
     PreparedCommit,
     Record,
 )
@@ -56,10 +59,11 @@ from oncelogpb.errors import (
     OncelogError,
     OutOfOrderSequence,
     StaleRequestId,
+    TransactionEnded,
     UnknownOutcome,
     UnknownTransaction,
 )
-from oncelogpb.ids import show_generation
+from oncelogpb.ids import show_generation, show_id
 
 
 def decide_transact(state: CoordinatorState, command: Transact) -> Decision[Record]:
@@ -70,11 +74,16 @@ def decide_transact(state: CoordinatorState, command: Transact) -> Decision[Reco
     _require_no_doubt(state, command)
     producer = require_producer(state, command.producer)
     _require_next_number(producer, command.request_number)
+    _require_chain(producer, command)
     _require_no_rival(state, producer, command)
     last_seq = producer.committed_seq
     if last_seq is not None and last_seq.covers(command.commit_seq):
         skipped = OneShotSkipped(
-            producer.producer_id, producer.generation, command.request_number, _digest(command)
+            producer.producer_id,
+            producer.generation,
+            command.request_number,
+            _digest(command),
+            command.chain_first,
         )
         return Decision((skipped,), TransactAnswer(TxId(0), already_committed=True))
     if command.unfit is not None:
@@ -103,33 +112,41 @@ def find_one_shot(state: CoordinatorState, command: FindOneShot) -> FoundOneShot
 
 def decide_answer(state: CoordinatorState, command: AnswerOffsets) -> Decision[Record]:
     """The offset manager's word about a head; then those behind it that need no word are decided
-    too. A repeated answer changes nothing."""
+    too: what was chained behind a refused one is refused with it. A repeated answer changes
+    nothing."""
     transaction = state.transactions.get(command.tx_id)
     if transaction is None or transaction.state is not State.STAGED:
         return Decision((), ())
     producer = state.producers[transaction.producer_id]
     assert producer.staged[0] == command.tx_id, "one-shots are decided in request order"
     records: list[Record] = []
-    if command.refusal is None:
+    broken = producer.broken_chain
+    if has_lost_its_chain(state, transaction):
+        records.append(_abort_with_its_chain(state, transaction))
+    elif command.refusal is None:
         records.append(_prepare(transaction))
     else:
-        records.append(
-            abort_record(
-                state,
-                transaction,
-                AbortCause.OFFSETS,
-                () if transaction.offsets is None else (transaction.offsets.participant,),
-                command.refusal,
-            )
-        )
+        parts = () if transaction.offsets is None else (transaction.offsets.participant,)
+        records.append(abort_record(state, transaction, AbortCause.OFFSETS, parts, command.refusal))
+        broken = _chain_of(transaction)
     decided = [command.tx_id]
     for tx_id in producer.staged[1:]:
         follower = state.transactions[tx_id]
-        if follower.offsets is not None:
+        if follower.chain_first and _chain_of(follower) == broken:
+            records.append(_abort_with_its_chain(state, follower))
+        elif follower.offsets is None:
+            records.append(_prepare(follower))
+        else:
             break
-        records.append(_prepare(follower))
         decided.append(tx_id)
     return Decision(records, tuple(decided))
+
+
+def has_lost_its_chain(state: CoordinatorState, transaction: Transaction) -> bool:
+    """An earlier one of its chain was refused. It is decided together with that one, but a crash
+    can lose the later of two records."""
+    producer = state.producers[transaction.producer_id]
+    return bool(transaction.chain_first) and _chain_of(transaction) == producer.broken_chain
 
 
 def _accept(state: CoordinatorState, producer: Producer, command: Transact) -> Decision[Record]:
@@ -142,6 +159,7 @@ def _accept(state: CoordinatorState, producer: Producer, command: Transact) -> D
             command.request_number,
             command.commit_seq,
             command.batches,
+            command.chain_first,
         )
         return Decision((prepared,), TransactAnswer(tx_id))
     staged = OneShotStaged(
@@ -152,6 +170,7 @@ def _accept(state: CoordinatorState, producer: Producer, command: Transact) -> D
         command.commit_seq,
         command.batches,
         command.offsets,
+        command.chain_first,
     )
     return Decision((staged,), TransactAnswer(tx_id, staged=True))
 
@@ -166,6 +185,28 @@ def _prepare(transaction: Transaction) -> PreparedCommit:
         transaction.commit_seq,
         NO_PARTS,
     )
+
+
+def _chain_of(transaction: Transaction) -> Chain:
+    return Chain(transaction.generation, transaction.chain_first)
+
+
+def _abort_with_its_chain(state: CoordinatorState, transaction: Transaction) -> PreparedAbort:
+    """The offset manager was not asked: nobody holds anything of it, so nobody is told."""
+    refusal = refusal_of(_chain_is_broken(transaction.tx_id))
+    return abort_record(state, transaction, AbortCause.CHAIN, (), refusal)
+
+
+def _chain_is_broken(tx_id: TxId | None = None) -> TransactionEnded:
+    error = TransactionEnded(
+        "aborted: an earlier transaction of its chain was refused; rewind to where that one began, "
+        "and send all from there on again",
+        outcome="aborted",
+        cause=AbortCause.CHAIN.name,
+    )
+    if tx_id is not None:
+        error.metadata["tx_id"] = show_id(tx_id)
+    return error
 
 
 def _known(
@@ -243,6 +284,17 @@ def _require_next_number(producer: Producer, request_number: int) -> None:
             "request numbers are consecutive; an earlier request is missing",
             expected=producer.next_request_number,
         )
+
+
+def _require_chain(producer: Producer, command: Transact) -> None:
+    """All of its chain before it were accepted, and none is refused: else it is visible although
+    what it builds on never will be. For ever: the number before it was used, by no later chain."""
+    first = command.chain_first
+    if not first or first == command.request_number:
+        return
+    chain = Chain(producer.generation, first)
+    if producer.chain != chain or producer.broken_chain == chain:
+        raise _chain_is_broken()
 
 
 def _require_no_rival(state: CoordinatorState, producer: Producer, command: Transact) -> None:

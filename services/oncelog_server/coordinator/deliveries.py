@@ -98,6 +98,11 @@ class Deliveries:
 
     # --------------------------------------------------------------------------------- questions
 
+    @property
+    def has_ready(self) -> bool:
+        """Somebody has markers and nothing under way."""
+        return bool(self._ready)
+
     def due(self, below: JournalOffset) -> Iterator[OweMarkers]:
         for participant in self._ready:
             markers = self._group(participant, below)

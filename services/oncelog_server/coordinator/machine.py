@@ -55,10 +55,12 @@ from oncelog_server.coordinator.decide_one_shot import (
     decide_answer,
     decide_transact,
     find_one_shot,
+    has_lost_its_chain,
 )
 from oncelog_server.coordinator.decide_producer import decide_init
 from oncelog_server.coordinator.decide_time import decide_tick, prove_log_end
 from oncelog_server.coordinator.producers import (
+    Chain,
     LastCommit,
     OneShotRequest,
     OneShotState,
@@ -100,6 +102,7 @@ from oncelog_server.core.machine import (
     Snapshot,
     Tick,
     refuse,
+    rest_ms,
 )
 from oncelogpb.errors import OncelogError
 
@@ -198,7 +201,8 @@ class CoordinatorMachine:
                         TxId(0),
                         OneShotState.SKIPPED,
                         digest=record.digest,
-                    )
+                    ),
+                    record.chain_first,
                 )
             case Committed() | Aborted():
                 self._over(record)
@@ -262,7 +266,7 @@ class CoordinatorMachine:
         self.state.transactions.add(transaction)
         producer = self._active(record.producer_id, at)
         digest = content_digest(record.batches, record.offsets, record.commit_seq)
-        producer.asked_one_shot(_asked(record, OneShotState.STAGED, digest))
+        producer.asked_one_shot(_asked(record, OneShotState.STAGED, digest), record.chain_first)
         producer.staged.append(record.tx_id)
         if len(producer.staged) == 1:
             self.state.first_staged.became_head(record.tx_id, gate=at.offset)
@@ -274,7 +278,7 @@ class CoordinatorMachine:
         self.state.outcome_ages.decided(at.offset)
         producer = self._active(record.producer_id, at)
         digest = content_digest(record.batches, None, record.commit_seq)
-        producer.asked_one_shot(_asked(record, OneShotState.COMMITTED, digest))
+        producer.asked_one_shot(_asked(record, OneShotState.COMMITTED, digest), record.chain_first)
         self._committed(transaction, producer, b"")
 
     def _one_shot(self, record: OneShotStaged | OneShotPrepared, at: At) -> Transaction:
@@ -288,6 +292,7 @@ class CoordinatorMachine:
             record.request_number,
             record.commit_seq,
             batches=record.batches,
+            chain_first=record.chain_first,
         )
 
     def _prepare_commit(self, record: PreparedCommit, at: At) -> None:
@@ -309,6 +314,8 @@ class CoordinatorMachine:
             self.state.sessions.forget(record.producer_id)
         self.state.deliveries.add(transaction)
         producer = self._active(record.producer_id, at)
+        if transaction.chain_first:
+            producer.broken_chain = Chain(transaction.generation, transaction.chain_first)
         self._answer(producer, transaction, record.cause, record)
         self._unstage(producer, transaction, at)
 
@@ -424,10 +431,14 @@ class CoordinatorMachine:
 
     def owed(self, below: JournalOffset) -> Sequence[Owed]:
         """Not what is under way already. Costs what it gives, not what is open."""
-        owed: list[Owed] = list(self.state.deliveries.due(below))
+        return [*self.state.deliveries.due(below), *self.owed_beside_markers(below)]
+
+    def owed_beside_markers(self, below: JournalOffset) -> list[Owed]:
+        """What nobody may hold back."""
+        owed: list[Owed] = []
         for tx_id in self.state.first_staged.due(below):
             head = self.state.transactions[tx_id]
-            if head.offsets is None:
+            if head.offsets is None or has_lost_its_chain(self.state, head):
                 owed.append(OweDecision(tx_id))
                 continue
             after = self.state.first_staged.chains_on(head)
@@ -464,9 +475,11 @@ class CoordinatorMachine:
     # ---------------------------------------------------------------------------------- snapshots
 
     @property
-    def is_at_rest(self) -> bool:
-        """There are few of these, and each has something that expires."""
-        return False
+    def rests_ms(self) -> int:
+        """Producers are forgotten after days."""
+        if self.state.has_timers:
+            return 0
+        return rest_ms(self.state.config.unnamed_producer_retention_ms)
 
     def check(self) -> None:
         self.state.check()

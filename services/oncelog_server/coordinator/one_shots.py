@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from oncelog_server.coordinator.transactions import Transaction
-from oncelog_server.core.ids import JournalOffset, ProducerId, TxId
+from oncelog_server.coordinator.values import OneShotOffsets
+from oncelog_server.core.ids import JournalOffset, PartitionId, ProducerId, TopicId, TxId
+from oncelogpb.v1 import offset_manager_pb2
 
 
 class FirstStaged:
@@ -23,19 +25,26 @@ class FirstStaged:
         # Head -> journal offset that must be durable before it is put. Not those under way.
         self._waiting: dict[TxId, JournalOffset] = {}
         self._under_way: set[TxId] = set()
-        # (producer, consumer group) -> its latest one-shot with offsets that is decided COMMIT and
-        # not over.
-        self._chain: dict[tuple[ProducerId, str], TxId] = {}
+        # (producer, consumer group) -> of each partition, the latest one-shot with an offset of it
+        # that is decided COMMIT and not over. One may move other partitions than the one before
+        # it, and stands in the line of no other.
+        self._chains: dict[tuple[ProducerId, str], dict[PartitionId, TxId]] = {}
 
     def due(self, below: JournalOffset) -> Iterator[TxId]:
         return (tx_id for tx_id, gate in self._waiting.items() if gate < below)
 
-    def chains_on(self, transaction: Transaction) -> TxId:
-        """0: nothing."""
+    def chains_on(self, transaction: Transaction) -> dict[PartitionId, TxId]:
+        """Of each of its partitions where it chains on something."""
         if transaction.offsets is None:
-            return TxId(0)
-        key = (transaction.producer_id, transaction.offsets.group)
-        return self._chain.get(key, TxId(0))
+            return {}
+        chain = self._chains.get((transaction.producer_id, transaction.offsets.group), {})
+        if not chain:
+            return {}
+        return {
+            partition: chain[partition]
+            for partition in partitions_of(transaction.offsets)
+            if partition in chain
+        }
 
     # ------------------------------------------------------------------------------ called by apply
 
@@ -53,11 +62,18 @@ class FirstStaged:
         """It has its PREPARE_COMMIT: a later `from` of the group may chain on it."""
         if transaction.offsets is not None:
             key = (transaction.producer_id, transaction.offsets.group)
-            self._chain[key] = transaction.tx_id
+            chain = self._chains.setdefault(key, {})
+            chain.update(dict.fromkeys(partitions_of(transaction.offsets), transaction.tx_id))
 
     def over(self, transaction: Transaction) -> None:
-        if self.chains_on(transaction) == transaction.tx_id and transaction.offsets is not None:
-            del self._chain[transaction.producer_id, transaction.offsets.group]
+        if transaction.offsets is None:
+            return
+        key = (transaction.producer_id, transaction.offsets.group)
+        chain = self._chains.get(key, {})
+        for partition in [p for p, tx_id in chain.items() if tx_id == transaction.tx_id]:
+            del chain[partition]
+        if not chain:
+            self._chains.pop(key, None)
 
     # ------------------------------------------------------------------------------- called by seen
 
@@ -67,3 +83,9 @@ class FirstStaged:
 
     def known(self) -> set[TxId]:
         return self._waiting.keys() | self._under_way
+
+
+def partitions_of(offsets: OneShotOffsets) -> list[PartitionId]:
+    """Those of which it has an offset, as the client sent them: nobody has judged them yet."""
+    message = offset_manager_pb2.GroupOffsets.FromString(offsets.request)
+    return [PartitionId(TopicId(o.partition.topic_id), o.partition.number) for o in message.offsets]

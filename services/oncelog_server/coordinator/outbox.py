@@ -3,8 +3,9 @@ the offset manager, and the record that a transaction is over.
 
 Markers (docs/protocol.md): per participant at most one unacknowledged group, which begins with the
 earliest unacknowledged marker and carries all that are due; groups for one leader process travel in
-one message. Refused or unanswered, they are sent again for ever, to whoever leads by then; a topic
-that etcd says is gone is done. Nothing is lost with this object: `machine.owed` knows it all.
+one message, and what is due soon after one waits for the next (`marker_pace`). Refused or
+unanswered, they are sent again for ever, to whoever leads by then; a topic that etcd says is gone
+is done. Nothing is lost with this object: `machine.owed` knows it all.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from oncelog_server.coordinator.commands import (
     MarkersSent,
     MarkerStatus,
     OffsetsSent,
+    Owed,
     OweDecision,
     OweFinish,
     OweMarkers,
@@ -28,12 +30,14 @@ from oncelog_server.coordinator.commands import (
 )
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.coordinator.decide_one_shot import refusal_of
+from oncelog_server.coordinator.machine import CoordinatorMachine
+from oncelog_server.coordinator.marker_pace import MarkerPace
 from oncelog_server.coordinator.marker_wire import GroupAnswer, answers_of, group_message
 from oncelog_server.coordinator.outbox_metrics import OutboxMetrics
 from oncelog_server.coordinator.ports import CoordinatorEnv, CoordinatorReplica
 from oncelog_server.coordinator.values import AbortCause, Refusal
 from oncelog_server.coordinator.waiting import Waiting
-from oncelog_server.core.ids import PartitionId, TxId
+from oncelog_server.core.ids import PartitionId, TopicId, TxId
 from oncelog_server.core.ports import Address
 from oncelogpb.doubt import Doubt
 from oncelogpb.errors import (
@@ -84,6 +88,9 @@ class CoordinatorOutbox:
         self._finishable: dict[TxId, None] = {}
         self._finish_at: asyncio.TimerHandle | None = None
         self._stopped = False
+        number = replica.partition.number
+        self._pace = MarkerPace(self.wake, lambda: waiting.is_hurried(number))
+        waiting.hurry_with(number, self.wake)
 
     # ------------------------------------------------------------------------------ the main verb
 
@@ -91,7 +98,7 @@ class CoordinatorOutbox:
         if self._stopped or self._replica.machine is None:
             return
         groups: list[OweMarkers] = []
-        for owed in self._replica.machine.owed(self._replica.high_watermark):
+        for owed in self._owed(self._replica.machine):
             match owed:
                 case OweMarkers():
                     groups.append(owed)
@@ -101,11 +108,19 @@ class CoordinatorOutbox:
                 case OweFinish():
                     self._delivered(owed.tx_ids)
         if groups:
+            self._pace.went()
             self._send_all(groups)
         self._tally.look()
 
+    def _owed(self, machine: CoordinatorMachine) -> Sequence[Owed]:
+        below = self._replica.high_watermark
+        if machine.state.deliveries.has_ready and not self._pace.may_go():
+            return machine.owed_beside_markers(below)
+        return machine.owed(below)
+
     async def stop(self) -> None:
         self._stopped = True
+        self._pace.stop()
         if self._finish_at is not None:
             self._finish_at.cancel()
         tasks = list(self._tasks)
@@ -332,8 +347,9 @@ def _offsets_request(owed: OweOffsets) -> offsets_pb.CommitTransactionOffsetsReq
     one-shot before the earlier one was answered."""
     offsets = offsets_pb.GroupOffsets.FromString(owed.offsets.request)
     for offset in offsets.offsets:
-        if not offset.after_tx_id:
-            offset.after_tx_id = owed.after
+        if not offset.after_tx_id and owed.after:
+            place = PartitionId(TopicId(offset.partition.topic_id), offset.partition.number)
+            offset.after_tx_id = owed.after.get(place, TxId(0))
     request = offsets_pb.CommitTransactionOffsetsRequest(tx_id=owed.tx_id, offsets=offsets)
     request.producer.producer_id = owed.producer.producer_id
     request.producer.generation = owed.producer.generation

@@ -80,6 +80,17 @@ class FormerOneShot(msgspec.Struct, frozen=True, array_like=True):
     request: OneShotRequest
 
 
+class Chain(msgspec.Struct, frozen=True, array_like=True):
+    """One-shots of which each takes effect only where all before it do (ADR 78)."""
+
+    generation: Generation
+    # The request number with which it begins: no other chain of the generation has it.
+    first: int
+
+
+NO_CHAIN: Final = Chain(Generation(0), 0)
+
+
 class LastCommit(msgspec.Struct, frozen=True, array_like=True):
     """The highest commit_seq, and what it was committed with."""
 
@@ -121,6 +132,11 @@ class Producer(msgspec.Struct, array_like=True):
     # The highest request of an earlier generation whose answer is forgotten.
     forgotten_generation: Generation = Generation(0)
     forgotten_number: int = 0
+    # That of the last request that was accepted.
+    chain: Chain = NO_CHAIN
+    # The last one of which a one-shot was aborted: those behind it follow. A later chain is staged
+    # behind it, so it breaks when all of this one are decided.
+    broken_chain: Chain = NO_CHAIN
 
     @property
     def identity(self) -> ProducerIdentity:
@@ -209,9 +225,10 @@ class Producer(msgspec.Struct, array_like=True):
         self.begins.append(BeginRequest(request_id, tx_id))
         del self.begins[:-REQUESTS_KEPT]
 
-    def asked_one_shot(self, request: OneShotRequest) -> None:
+    def asked_one_shot(self, request: OneShotRequest, chain_first: int) -> None:
         assert request.request_number == self.next_request_number, "request numbers are consecutive"
         self.next_request_number += 1
+        self.chain = Chain(self.generation, chain_first)
         self.one_shots.append(request)
         del self.one_shots[:-REQUESTS_KEPT]
 

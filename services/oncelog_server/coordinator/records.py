@@ -87,6 +87,9 @@ class OneShotStaged(msgspec.Struct, frozen=True, array_like=True, tag="stage"):
     commit_seq: CommitSeq | None
     batches: tuple[OneShotBatch, ...]
     offsets: OneShotOffsets | None
+    # The request number with which its chain begins; 0: of no chain, or journaled before there were
+    # any.
+    chain_first: int = 0
 
 
 class OneShotPrepared(msgspec.Struct, frozen=True, array_like=True, tag="one-shot"):
@@ -98,6 +101,9 @@ class OneShotPrepared(msgspec.Struct, frozen=True, array_like=True, tag="one-sho
     request_number: int
     commit_seq: CommitSeq | None
     batches: tuple[OneShotBatch, ...]
+    # The request number with which its chain begins; 0: of no chain, or journaled before there were
+    # any.
+    chain_first: int = 0
 
 
 class OneShotSkipped(msgspec.Struct, frozen=True, array_like=True, tag="skip"):
@@ -108,6 +114,7 @@ class OneShotSkipped(msgspec.Struct, frozen=True, array_like=True, tag="skip"):
     request_number: int
     # Of what was asked for (`values.content_digest`); b"" in journals from before it was kept.
     digest: bytes = b""
+    chain_first: int = 0
 
 
 class Committed(msgspec.Struct, frozen=True, array_like=True, tag="committed"):

@@ -258,9 +258,10 @@ class CoordinatorService:
     ) -> Sequence[Exposure]:
         """Until every participant has acknowledged it. Raises Damaged."""
         state = _still_led(replica)
-        while tx_id in state.transactions and not state.deliveries.is_visible(tx_id):
-            await self._waiting.wait(tx_id, call.timeout_ms)
-            state = _still_led(replica)
+        with self._waiting.hurrying(replica.partition.number):
+            while tx_id in state.transactions and not state.deliveries.is_visible(tx_id):
+                await self._waiting.wait(tx_id, call.timeout_ms)
+                state = _still_led(replica)
         delivered = state.deliveries.delivered(tx_id)
         damaged = state.damaged.get(tx_id) or (delivered.damaged if delivered is not None else ())
         if damaged:

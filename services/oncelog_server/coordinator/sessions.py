@@ -22,6 +22,11 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._held)
 
+    @property
+    def are_ending(self) -> bool:
+        """Some are in their grace."""
+        return len(self._grace) > 0
+
     def opened(self, session: SessionOpened) -> None:
         """Also takes over from an earlier stream, whose end is then ignored."""
         self._held[session.producer.producer_id] = session

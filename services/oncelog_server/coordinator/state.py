@@ -96,6 +96,13 @@ class CoordinatorState:
             t.tx_id: None for t in self.transactions if t.state is State.ONGOING
         }
 
+    @property
+    def has_timers(self) -> bool:
+        """Something may be due at the next Tick."""
+        runs = len(self.transactions) or len(self.idle) or len(self.lifetime)
+        wants_more = self.sessions.are_ending or self.unborn.is_waiting
+        return bool(runs or self.unarmed or wants_more)
+
     def turn_timers(self, now_ms: int) -> None:
         for tx_id in self.unarmed:
             self.idle.set(tx_id, now_ms + self.transactions[tx_id].timeout_ms)

@@ -64,6 +64,8 @@ class Transaction(msgspec.Struct, array_like=True):
     prepare_offset: JournalOffset = JournalOffset(0)
     prepare_ms: int = 0
     cause: AbortCause = AbortCause.NONE
+    # Of a one-shot: the request number with which its chain begins; 0: of no chain.
+    chain_first: int = 0
 
     @property
     def identity(self) -> ProducerIdentity:

@@ -90,10 +90,15 @@ class Unborn:
     def turn(self, now_ms: int) -> None:
         if self.wants_proof or now_ms < self._next_proof_ms:
             return
-        newest = next(reversed(self._asked.values()), None)
-        if newest is not None and newest.log_end > self._proved_at:
+        if self.is_waiting:
             self.wants_proof = True
             self._next_proof_ms = now_ms + PROVE_EVERY_MS
+
+    @property
+    def is_waiting(self) -> bool:
+        """Some wait for a proof."""
+        newest = next(reversed(self._asked.values()), None)
+        return self.wants_proof or (newest is not None and newest.log_end > self._proved_at)
 
     def _make_room(self, now_ms: int) -> None:
         while len(self._asked) >= UNBORN_KEPT:

@@ -29,6 +29,7 @@ class AbortCause(IntEnum):
     SESSION = 4
     OPERATOR = 5
     OFFSETS = 6
+    CHAIN = 7
 
 
 class CommitSeq(msgspec.Struct, frozen=True, array_like=True):

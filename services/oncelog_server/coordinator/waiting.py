@@ -7,7 +7,9 @@ UNKNOWN_OUTCOME; repeating the call is safe.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from oncelog_server.core.ids import TxId, journal_partition_of
 from oncelogpb.errors import UnknownOutcome
@@ -18,6 +20,28 @@ class Waiting:
 
     def __init__(self) -> None:
         self._futures: dict[TxId, list[asyncio.Future[None]]] = defaultdict(list)
+        # By journal partition: calls that wait until something is visible, and who brings that.
+        self._hurried: Counter[int] = Counter()
+        self._hurry: dict[int, Callable[[], None]] = {}
+
+    @contextmanager
+    def hurrying(self, journal_partition: int) -> Iterator[None]:
+        """Meanwhile a call waits until a transaction is visible: no marker is held back."""
+        self._hurried[journal_partition] += 1
+        try:
+            hurry = self._hurry.get(journal_partition)
+            if hurry is not None:
+                hurry()
+            yield
+        finally:
+            self._hurried[journal_partition] -= 1
+
+    def is_hurried(self, journal_partition: int) -> bool:
+        return self._hurried[journal_partition] > 0
+
+    def hurry_with(self, journal_partition: int, hurry: Callable[[], None]) -> None:
+        """Called when somebody begins to wait, until `step_down`."""
+        self._hurry[journal_partition] = hurry
 
     async def wait(self, tx_id: TxId, timeout_ms: int) -> None:
         """Until `happened(tx_id)` or `look_again`: the caller must look for itself first, with no
@@ -47,6 +71,7 @@ class Waiting:
             self.happened(tx_id)
 
     def step_down(self, journal_partition: int) -> None:
+        self._hurry.pop(journal_partition, None)
         for tx_id in [t for t in self._futures if journal_partition_of(t) == journal_partition]:
             for future in self._futures.pop(tx_id):
                 if not future.done():

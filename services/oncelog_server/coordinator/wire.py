@@ -133,12 +133,15 @@ def transact(request: pb.TransactRequest) -> Transact:
         offsets = OneShotOffsets(request.offsets.group, request.offsets.SerializeToString())
     if not request.batches and offsets is None:
         _invalid("batches", "a transaction needs a batch or offsets")
+    if request.chain_first > request.request_number:
+        _invalid("chain_first", "a chain begins with this request number, or with an earlier one")
     return Transact(
         identity(request.producer),
         request.request_number,
         _batches(request.batches),
         offsets,
         _commit_seq(request),
+        chain_first=request.chain_first,
     )
 
 

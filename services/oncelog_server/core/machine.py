@@ -71,8 +71,13 @@ class EpochStart(msgspec.Struct, frozen=True):
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """Time passed: every `tick_ms`, a signal and then a command. `seen` turns the timers, `decide`
-    ends what is due."""
+    """Time passed: every `tick_ms`, a signal and then a command; at rest when the machine wants one
+    (`rests_ms`). `seen` turns the timers, `decide` ends what is due."""
+
+
+# Whoever wants no Tick gets one after so long all the same.
+REST_MS_MAX: Final = 60_000
+REST_SHARE: Final = 16
 
 
 class Table(NamedTuple):
@@ -165,9 +170,10 @@ class Machine(Protocol[C_contra, R, O_co]):
     def owed(self, below: JournalOffset) -> Sequence[O_co]: ...
 
     @property
-    def is_at_rest(self) -> bool:
-        """No timer runs and nothing is owed: until the next command or signal a Tick has nothing
-        to do, except what may wait for minutes. Then it comes seldom."""
+    def rests_ms(self) -> int:
+        """For how long a Tick has nothing to do, from one at which nothing was due, unless a
+        command or another signal comes before. 0: something runs, and each Tick is wanted. What
+        expires in minutes may wait for REST_MS_MAX."""
         ...
 
     def check(self) -> None: ...
@@ -206,6 +212,12 @@ def needs_of(machine: Machine[Any, Any, Any]) -> Needs:
     needs = Needs(machine.needed_from(), machine.wanted_from(), machine.slots_from())
     assert needs.wanted_from <= needs.needed_from <= machine.next_offset, "see Machine"
     return needs
+
+
+def rest_ms(*expires_ms: int) -> int:
+    """For how long a machine may rest of which nothing expires sooner than after so long: what does
+    is a sixteenth late at most."""
+    return min(min(expires_ms) // REST_SHARE, REST_MS_MAX)
 
 
 class Codec(Protocol[R]):

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Generic, TypeVar
 
-K = TypeVar("K", bound="int | tuple[str, str]")
+K = TypeVar("K", bound="int | tuple[str, str] | tuple[bytes, int]")
 
 
 class Timers(Generic[K]):
@@ -55,6 +55,13 @@ class Timers(Generic[K]):
                 heapq.heappush(self._heap, (deadline_ms, key))
             else:
                 self._due[key] = None
+
+    def next_ms(self) -> int | None:
+        """No deadline is earlier, and there may be none at that moment; None: there is none at
+        all."""
+        if self._due:
+            return 0
+        return self._heap[0][0] if self._heap else None
 
     def due(self, count_max: int | None = None) -> Iterator[K]:
         """Stays due until it is cancelled or set again. Of many, the first so many."""

@@ -38,6 +38,7 @@ from oncelog_server.core.machine import (
     Snapshot,
     Tick,
     refuse,
+    rest_ms,
 )
 from oncelog_server.offset_manager.commands import (
     ClaimGroup,
@@ -366,9 +367,13 @@ class OffsetManagerMachine:
         self._questions = self._fresh_questions()
 
     @property
-    def is_at_rest(self) -> bool:
-        """There are few of these, and each has something that expires."""
-        return False
+    def rests_ms(self) -> int:
+        """Sessions of members run only while each Tick comes (`liveness`); groups without members,
+        and producers, are forgotten after days."""
+        runs = self._state.open or self._questions.held or len(self._liveness) or len(self._claims)
+        if runs:
+            return 0
+        return rest_ms(self._config.group_retention_ms, self._config.producer_retention_ms)
 
     def check(self) -> None:
         """Asserts the invariants of State, Group, Membership, Fences and Liveness."""

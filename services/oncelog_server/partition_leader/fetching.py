@@ -57,6 +57,14 @@ class Cursor:
     def has_news(self) -> bool:
         return self.error is not None or bool(self.found and self.found.batches)
 
+    @property
+    def may_have_more(self) -> bool:
+        """Behind what was found: where the budget ended, or what came while that was sent."""
+        found, advanced = self.found, self.advanced
+        if found is None or advanced is None or advanced.done():
+            return True
+        return found.next_offset < found.ends.end
+
     def item(self) -> bulk.Encoded | pb.FetchedPartition:
         if self.error is not None:
             return pb.FetchedPartition(partition=self.wanted.partition, error=to_status(self.error))
@@ -140,10 +148,12 @@ class Fetching:
                     following = [cursor for cursor in following if cursor.error is None]
                     if not following:
                         raise failed[-1]
+                stale = [cursor for cursor in following if news and cursor.may_have_more]
                 for cursor in following:
                     _move_on(cursor)
-                # After news there may be more behind what was sent, also where the budget ended.
-                stale = following if news else await _wait_for_any(following, None)
+                if not stale:
+                    call.holds(0)
+                    stale = await _wait_for_any(following, None)
         finally:
             self._subscribed(-1)
             for cursor in following:

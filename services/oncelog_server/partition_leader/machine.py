@@ -429,8 +429,10 @@ class PartitionMachine:
     # ------------------------------------------------------------------------- check and snapshots
 
     @property
-    def is_at_rest(self) -> bool:
-        return not (self.pending.open or self._questions.held)
+    def rests_ms(self) -> int:
+        if self.pending.open or self._questions.held:
+            return 0
+        return retention.rests_ms(self.settings, self.committed)
 
     def check(self) -> None:
         self.committed.check(self.next_offset)

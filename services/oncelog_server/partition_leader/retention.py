@@ -29,7 +29,7 @@ import msgspec
 
 from oncelog_server.core.age import STEP_MS, JournalAge
 from oncelog_server.core.ids import Offset
-from oncelog_server.core.machine import Decision, Instant, refuse
+from oncelog_server.core.machine import REST_MS_MAX, Decision, Instant, refuse
 from oncelog_server.partition_leader.commands import UNLIMITED, Settings, Truncated
 from oncelog_server.partition_leader.committed_log import CommittedLog
 from oncelog_server.partition_leader.records import LogStart, Record, TimePassed
@@ -41,6 +41,8 @@ SHARE: Final = 16
 # How often is looked whether something is due, milliseconds.
 LOOK_MS_LEAST: Final = 1_000
 LOOK_MS_MOST: Final = 60_000
+# While nobody writes, not more often than this.
+RESTS_MS_LEAST: Final = 10_000
 # And how often time that went by is journaled where nothing else says so.
 PASSED_MS_LEAST: Final = 10_000
 PASSED_MS_MOST: Final = 60 * 60 * 1000
@@ -183,6 +185,16 @@ def look_every_ms(settings: Settings) -> int:
     if settings.retention_bytes != UNLIMITED:
         return LOOK_MS_LEAST
     return min(max(_shortest_ms(settings) // SHARE, LOOK_MS_LEAST), LOOK_MS_MOST)
+
+
+def rests_ms(settings: Settings, committed: CommittedLog) -> int:
+    """While nobody writes only time deletes, or what is compacted comes further."""
+    if settings.is_compacted:
+        return RESTS_MS_LEAST
+    ages = settings.retention_ms != UNLIMITED or settings.retention_bytes != UNLIMITED
+    if not ages or committed.start_offset == committed.end_offset:
+        return REST_MS_MAX
+    return min(max(look_every_ms(settings), RESTS_MS_LEAST), REST_MS_MAX)
 
 
 def passed_every_ms(settings: Settings) -> int:

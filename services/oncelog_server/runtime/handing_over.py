@@ -38,6 +38,8 @@ from oncelog_server.runtime.leadership.preference import (
 
 # How often it looks.
 LOOK_EVERY_MS: Final = 50
+# While etcd shows nothing new, what it stands in for is looked for once in so many looks.
+LOOKS_BETWEEN: Final = 10
 
 
 class Replicas(Protocol):
@@ -93,6 +95,9 @@ class HandingOver:
         # Those who stay, by role, as the view showed them at a revision.
         self._stay: dict[str, frozenset[str]] = {}
         self._stay_revision = 0
+        # What it stands in for, as it was when the view was at a revision; looks since then.
+        self._standing_in: list[PartitionId] = []
+        self._standing_in_revision = self._looks_since = 0
 
     # ------------------------------------------------------------------- before the process stops
 
@@ -193,7 +198,16 @@ class HandingOver:
             entry, leader = self._view.entry(partition), self._view.leader_of(partition)
             if entry is None or (leader and leader.node_id == entry.state.replicas[0]):
                 self._balancing.arrived(partition)
-        could = [(p, self._elections.led_epoch(p)) for p in self._stood_in() if self._is_fit(p)]
+        self._looks_since += 1
+        is_new = self._standing_in_revision != self._view.revision
+        if is_new or self._looks_since >= LOOKS_BETWEEN:
+            self._standing_in, self._looks_since = self._stood_in(), 0
+            self._standing_in_revision = self._view.revision
+        could = [
+            (partition, epoch)
+            for partition in self._standing_in
+            if (epoch := self._elections.led_epoch(partition)) and self._is_fit(partition)
+        ]
         due = self._balancing.due(could, self._now_ms())
         if due:
             self._reporter.event("leaders balanced", partitions=len(due))

@@ -17,6 +17,7 @@ from oncelog_server.core.needs import Entry
 from oncelog_server.core.ports import Outbox, Reporter, TopicStore
 from oncelog_server.core.role import Role, RoleEnv
 from oncelog_server.core.roles import role_of
+from oncelog_server.runtime.agenda import Agenda
 from oncelog_server.runtime.etcd.cluster_view import ClusterView
 from oncelog_server.runtime.etcd.keys import BOOTS, PARTITIONS, TOPICS, partition_of_key
 from oncelog_server.runtime.outside import Outside
@@ -45,6 +46,8 @@ class Hosting:
         self._roles = roles
         self._outside = outside
         self._tails = tails
+        # Of all roles: which replicas something is to be done for.
+        self.agenda = Agenda(lambda: outside.clock.now().monotonic_ms)
         # By the role's name.
         self.replicas: dict[str, RoleReplicas] = {}
         self._envs: dict[str, RoleEnv[Any]] = {}
@@ -74,6 +77,7 @@ class Hosting:
                 segment_bytes,
                 outside.random_bytes,
                 self._tails,
+                self.agenda,
             )
             self._envs[role.name] = RoleEnv(
                 clock=outside.clock,
@@ -175,15 +179,13 @@ class Hosting:
                 replicas.topics_changed({topic.topic_id for topic in topics})
 
     def _wake(self) -> None:
-        for replicas in self.replicas.values():
-            replicas.wake()
+        self.agenda.wake()
 
     def tick(self) -> None:
-        for replicas in self.replicas.values():
-            replicas.tick()
+        self.agenda.turn()
 
     async def note(self) -> None:
         """About every second: what is synced, and what directories say of themselves."""
+        await self.agenda.report()
         for replicas in self.replicas.values():
-            replicas.note_synced_ends()
             await replicas.remember()

@@ -34,7 +34,7 @@ from oncelog_server.runtime.hints import Hints
 from oncelog_server.runtime.hosting import Hosting
 from oncelog_server.runtime.housekeeping import Housekeeping
 from oncelog_server.runtime.leadership.election import Elections
-from oncelog_server.runtime.leadership.isr import change_isr
+from oncelog_server.runtime.leadership.isr_changes import IsrChanges
 from oncelog_server.runtime.leadership.lease import Membership
 from oncelog_server.runtime.leadership.reassigning import Reassigning
 from oncelog_server.runtime.leadership.unclean import UncleanElection
@@ -96,6 +96,7 @@ class Node:
         self._control: ControlPartitions | None = None
         self._commit: GroupCommit | None = None
         self._links: Links | None = None
+        self._isr_changes: IsrChanges | None = None
         self._followers: ReplicationService | None = None
         self._catch_up = Room(CATCH_UP_BYTES_MAX)
         self._membership: Membership | None = None
@@ -257,6 +258,8 @@ class Node:
         if self._commit is not None:
             await self._commit.flush()
         await self._hosting.close()
+        if self._isr_changes is not None:
+            await self._isr_changes.stop()
         if self._links is not None:
             # One that failed meanwhile may have begun to follow again.
             await self._links.stop()
@@ -323,6 +326,9 @@ class Node:
             random_bytes=outside.random_bytes,
         )
         places = asyncio.Semaphore(LOGS_AT_ONCE)
+        self._isr_changes = IsrChanges(
+            outside.etcd, view, own_boot=self.boot_id.hex(), on_fatal=self._fail
+        )
         self._links = Links(
             outside.streams,
             cluster_id=view.cluster_id,
@@ -410,10 +416,9 @@ class Node:
     async def _change_isr(
         self, partition: PartitionId, epoch: int, change: IsrChange, compared_revision: int
     ) -> Isr | None:
-        return await change_isr(
-            self._outside.etcd,
+        assert self._isr_changes is not None, "it leads"
+        return await self._isr_changes.change(
             partition,
-            own_boot=self.boot_id.hex(),
             epoch=epoch,
             members=change.isr,
             compared_revision=compared_revision,

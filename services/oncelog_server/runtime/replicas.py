@@ -15,6 +15,7 @@ from typing import Any, Final
 from oncelog_server.core.ids import PartitionId, TopicId
 from oncelog_server.core.ports import ClusterMetadata, Outbox
 from oncelog_server.core.role import Role
+from oncelog_server.runtime.agenda import Agenda
 from oncelog_server.runtime.replica.driver import Driver
 from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.record import ReplicaRecord, make_record
@@ -26,10 +27,6 @@ from oncelog_server.runtime.storage.tail import TailBudget
 from oncelog_server.runtime.target import Candidate, Close, Isr, Leave, StandBy, Target
 from oncelogpb.errors import NotLeader, UnknownPartition, UnknownTopic
 
-# A replica at rest is ticked once in so many ticks: for what expires in minutes or days.
-RESTING_TICKS: Final = 100
-# What it has settled is read through once in so many seconds: for what rots.
-RESTING_NOTES: Final = 10
 # Files of data logs that a node's readers keep open, each with its index (256 KiB at most).
 OPEN_DATA_FILES_MAX: Final = 256
 # Replicas that are saved at once.
@@ -65,7 +62,9 @@ class RoleReplicas:
         segment_bytes: int,
         random_bytes: Callable[[int], bytes],
         tails: TailBudget,
+        agenda: Agenda,
     ) -> None:
+        """`tails` and `agenda` are the node's."""
         self._role = role
         self._disk = disk
         self._metadata = metadata
@@ -73,14 +72,13 @@ class RoleReplicas:
         self._make_outbox = make_outbox
         self._segment_bytes = segment_bytes
         self._random_bytes = random_bytes
-        # Of the node.
         self._tails = tails
+        self._agenda = agenda
         self._open_data = OpenDataFiles(OPEN_DATA_FILES_MAX)
         self._drivers: dict[PartitionId, Driver] = {}
         # Where replicas should be that are being put aside, and were wanted again meanwhile.
         self._wanted_again: dict[PartitionId, Target] = {}
         self._records = Records(disk, self._record_of, around)
-        self._ticks = self._notes = 0
 
     # ------------------------------------------------------------------------- what services use
 
@@ -137,6 +135,7 @@ class RoleReplicas:
         driver = self._drivers.get(partition)
         if driver is None:
             driver = self._drivers[partition] = self._make(partition)
+            self._stirred(driver)
         elif driver.leaves and not isinstance(target, Close):
             self._want_again(partition, target)
             return
@@ -179,6 +178,7 @@ class RoleReplicas:
             put_aside=functools.partial(self._put_aside, partition),
             begin_anew=functools.partial(self._begin_anew, partition),
             led=lambda: self._records.changed([partition]),
+            stirred=self._stirred,
             make_outbox=self._make_outbox,
         )
 
@@ -215,6 +215,7 @@ class RoleReplicas:
                 error=str(error),
             )
         self._drivers.pop(partition, None)
+        self._agenda.drop(partition)
         wanted = self._wanted_again.pop(partition, None)
         if wanted is not None:
             self.aim(partition, wanted)
@@ -227,10 +228,12 @@ class RoleReplicas:
     # ------------------------------------------------------- what directories say of themselves
 
     def topics_changed(self, topic_ids: Collection[TopicId]) -> None:
-        """What the directories of their replicas say may be out of date."""
-        self._records.changed(
-            [partition for partition in self._drivers if partition.topic_id in topic_ids]
-        )
+        """What the directories of their replicas say may be out of date; and leaders tell their
+        machines what the topics' settings say now."""
+        changed = [partition for partition in self._drivers if partition.topic_id in topic_ids]
+        for partition in changed:
+            self._stirred(self._drivers[partition])
+        self._records.changed(changed)
 
     def partitions_changed(self, partitions: Iterable[PartitionId]) -> None:
         """Who has replicas of them, or is in sync."""
@@ -257,20 +260,11 @@ class RoleReplicas:
             known=known,
         )
 
-    # --------------------------------------------------------------------------------- the ticker
+    # -------------------------------------------------------------------------------- who is busy
 
-    def tick(self) -> None:
-        self._ticks += 1
-        for number, driver in enumerate(list(self._drivers.values())):
-            # Those at rest in turn, so that no tick has all of them.
-            if not driver.is_at_rest or (self._ticks + number) % RESTING_TICKS == 0:
-                driver.tick()
-
-    def wake(self) -> None:
-        """Something changed in etcd. Who rests waits for nobody."""
-        for driver in list(self._drivers.values()):
-            if not driver.is_at_rest:
-                driver.wake()
+    def _stirred(self, driver: Driver) -> None:
+        if self._drivers.get(driver.partition) is driver:
+            self._agenda.stir(driver)
 
     def review(self) -> None:
         """Nodes came or are about to go."""
@@ -288,15 +282,6 @@ class RoleReplicas:
         if driver is None or not driver.is_open:
             return ""
         return bytes(driver.journal.incarnation).hex()
-
-    def note_synced_ends(self) -> None:
-        """About every second: what others may count on (docs/leadership.md, "Disks")."""
-        self._notes += 1
-        for number, driver in enumerate(list(self._drivers.values())):
-            if not driver.is_at_rest:
-                driver.report()
-            elif (self._notes + number) % RESTING_NOTES == 0:
-                driver.scrub()
 
     async def checkpoint(self) -> None:
         """At a clean stop: snapshots, so that the next start replays little."""

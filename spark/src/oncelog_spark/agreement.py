@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from oncelog_spark.batch_transaction import offset_partitions
 from oncelog_spark.failed_jobs import abort_transaction
 from oncelog_spark.manifest import TaskWritten
-from oncelog_spark.transaction import offset_partitions
 from oncelogpb import errors
 from oncelogpb.v1 import coordinator_pb2, offset_manager_pb2
 from oncelogpb.v1 import types_pb2 as pb
@@ -101,7 +101,7 @@ def _refuse(
         f"`transactionalSink` of the source names producer {others[0].name!r}, the sink's "
         f"`producer` is {key.shown}: records and positions of this batch are in two transactions, "
         "and nothing was committed. Give both the same name, and the same `sinkName` (without a "
-        "name, and with `true`, it is the query's id)"
+        "name, and with `true`, it is the query's name, or its id where it has none)"
     )
 
 

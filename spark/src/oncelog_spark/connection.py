@@ -11,12 +11,16 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from oncelog_spark.worker_memory import freeze_imports
+
 if TYPE_CHECKING:
     from oncelog.protocol import Protocol
 
 # Longer than the client's own: a task that starts while services restart waits for them, and does
 # not fail its stage.
 FIRST_CONTACT_MS: Final = 15_000
+# A running query reads the partitions that were added to its topics so soon.
+TOPIC_REFRESH_MS: Final = 5_000
 
 _lock = threading.Lock()
 _open: dict[tuple[int, ClusterAddress], Protocol] = {}
@@ -52,6 +56,7 @@ def connection(cluster: ClusterAddress) -> Protocol:
     with _lock:
         if key not in _open:
             _open[key] = _connect(cluster)
+            freeze_imports()
         return _open[key]
 
 
@@ -60,15 +65,16 @@ def _connect(cluster: ClusterAddress) -> Protocol:
     from oncelog.protocol import Protocol
 
     files = cluster.tls
+    waits = {"connect_timeout_ms": FIRST_CONTACT_MS, "topic_refresh_ms": TOPIC_REFRESH_MS}
     if files is None:
-        return Protocol(cluster.bootstrap, connect_timeout_ms=FIRST_CONTACT_MS)
+        return Protocol(cluster.bootstrap, **waits)
     tls = Tls(
         ca_file=files.ca,
         certificate_file=files.certificate,
         key_file=files.key,
         server_name=files.server_name,
     )
-    return Protocol(cluster.bootstrap, tls=tls, connect_timeout_ms=FIRST_CONTACT_MS)
+    return Protocol(cluster.bootstrap, tls=tls, **waits)
 
 
 def _unlock() -> None:

@@ -53,5 +53,9 @@ class OncelogDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> OncelogStreamWriter:
         from oncelog_spark.options import sink_options
         from oncelog_spark.sink import OncelogStreamWriter
+        from oncelog_spark.worker_memory import freeze_imports
 
-        return OncelogStreamWriter(sink_options(self.options, streaming=True), schema)
+        writer = OncelogStreamWriter(sink_options(self.options, streaming=True), schema)
+        # Made for every micro-batch, in a worker that never connects.
+        freeze_imports()
+        return writer

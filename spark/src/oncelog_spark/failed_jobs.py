@@ -15,8 +15,8 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from oncelog_spark.batch_transaction import IDLE_TIMEOUT_MS, Standing, TransactionLost, enter
 from oncelog_spark.manifest import TaskWritten, TransactionKey, participants
-from oncelog_spark.transaction import IDLE_TIMEOUT_MS, Standing, TransactionLost, enter
 from oncelogpb import errors
 from oncelogpb.v1 import coordinator_pb2
 from oncelogpb.v1 import types_pb2 as pb

@@ -42,6 +42,9 @@ class TransactionKey:
     number: int
     # Transaction group; "": the producer's name. What has no name is found by group and run.
     group: str = ""
+    # The name that a query had before it was named by its own: asked for first (`query_names`).
+    # "": `producer_name` is what somebody chose, or all there ever was.
+    name_before: str = ""
 
     @property
     def scope_is_run(self) -> bool:

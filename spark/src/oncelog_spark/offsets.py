@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
+# Entries that are no topics begin with it.
+OWN: Final = "~"
 TOPIC_IDS: Final = "~topicIds"
 # In JSON, as in the Kafka source: an edge of the partition instead of an offset.
 EARLIEST_MARK: Final = -2
@@ -65,6 +67,21 @@ class OffsetRange(NamedTuple):
         return self.end - self.start
 
 
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Places by time, milliseconds since the epoch: the first record at or after it."""
+
+    # One for all partitions, or one for each.
+    of: int | Mapping[TopicPartition, int]
+
+    def at(self, partition: TopicPartition) -> int:
+        return self.of if isinstance(self.of, int) else self.of[partition]
+
+
+# Where a read begins or ends, as an option says it.
+Place = Edge | Positions | Times
+
+
 class Loss(NamedTuple):
     """A position that the log cannot serve (any more)."""
 
@@ -77,39 +94,69 @@ class Loss(NamedTuple):
         if self.position < self.earliest:
             return (
                 f"{self.partition}: offsets {self.position} to {self.earliest - 1} are deleted, it "
-                f"begins at {self.earliest}"
+                f"begins at {self.earliest} ({counted(self.offset_count)})"
             )
         return f"{self.partition}: it ends at {self.latest}, before {self.position}"
+
+    @property
+    def offset_count(self) -> int:
+        """Of the offsets that are deleted."""
+        return max(0, self.earliest - self.position)
+
+
+def counted(offset_count: int) -> str:
+    """Of offsets, not of records: a compacted topic has fewer of these."""
+    return f"{offset_count:,} offset{'' if offset_count == 1 else 's'}"
 
 
 def parse_positions(text: str) -> dict[TopicPartition, int]:
     """{"topic": {"0": 5}} as users write it; -2 stands for earliest, -1 for latest. Raises
     ValueError."""
-    shape = 'must be earliest, latest or JSON like {"topic": {"0": 5}}'
-    try:
-        parsed = json.loads(text)
-        positions = {
-            TopicPartition(str(topic), int(number)): _whole(offset)
-            for topic, numbers in parsed.items()
-            if topic != TOPIC_IDS
-            for number, offset in numbers.items()
-        }
-    except (ValueError, AttributeError, TypeError):
-        raise ValueError(f"{shape}, not {text}") from None
-    if not positions:
-        raise ValueError(f"{shape}, not empty")
-    if any(offset < EARLIEST_MARK or tp.number < 0 for tp, offset in positions.items()):
+    positions = _by_partition(text, 'must be earliest, latest or JSON like {"topic": {"0": 5}}')
+    if any(offset < EARLIEST_MARK for offset in positions.values()):
         raise ValueError("offsets are whole numbers from 0, or -2 (earliest), or -1 (latest)")
     return positions
 
 
+def parse_times(text: str) -> Times:
+    """{"topic": {"0": 1767225600000}}. Raises ValueError."""
+    times = _by_partition(text, 'must be JSON like {"topic": {"0": 1767225600000}}')
+    if any(time_ms < 0 for time_ms in times.values()):
+        raise ValueError("times are milliseconds since 1970, whole numbers from 0")
+    return Times(times)
+
+
+def _by_partition(text: str, shape: str) -> dict[TopicPartition, int]:
+    try:
+        parsed = json.loads(text)
+        numbers = {
+            TopicPartition(str(topic), int(number)): _whole(value)
+            for topic, values in parsed.items()
+            if not topic.startswith(OWN)
+            for number, value in values.items()
+        }
+    except (ValueError, AttributeError, TypeError):
+        raise ValueError(f"{shape}, not {text}") from None
+    if not numbers:
+        raise ValueError(f"{shape}, not empty")
+    if any(partition.number < 0 for partition in numbers):
+        raise ValueError(f"{shape}, with partitions from 0")
+    return numbers
+
+
 def to_json(vector: Vector) -> dict[str, Any]:
     """For Spark's checkpoint; the same vector always gives the same text."""
-    document: dict[str, Any] = {}
-    for partition in sorted(vector.positions):
-        entry = document.setdefault(partition.topic, {})
-        entry[str(partition.number)] = vector.positions[partition]
+    document = positions_json(vector.positions)
     document[TOPIC_IDS] = {topic: vector.topic_ids[topic] for topic in sorted(vector.topic_ids)}
+    return document
+
+
+def positions_json(positions: Positions) -> dict[str, Any]:
+    """{"topic": {"0": 5}}, in order."""
+    document: dict[str, Any] = {}
+    for partition in sorted(positions):
+        entry = document.setdefault(partition.topic, {})
+        entry[str(partition.number)] = positions[partition]
     return document
 
 
@@ -118,7 +165,7 @@ def from_json(document: Mapping[str, Any]) -> Vector:
     positions = {
         TopicPartition(topic, int(number)): int(offset)
         for topic, numbers in document.items()
-        if topic != TOPIC_IDS
+        if not topic.startswith(OWN)
         for number, offset in numbers.items()
     }
     return Vector(positions, dict(document.get(TOPIC_IDS, {})))
@@ -127,12 +174,12 @@ def from_json(document: Mapping[str, Any]) -> Vector:
 def limit_step(start: Positions, latest: Positions, limit: int) -> dict[TopicPartition, int]:
     """Where a step of at most `limit` offsets ends: each partition gets its share by backlog, what
     rounding leaves goes to the largest remainders. Partitions that `start` lacks do not move."""
-    backlog = {tp: max(0, end - start.get(tp, end)) for tp, end in latest.items()}
-    total = sum(backlog.values())
+    behind = backlog(start, latest)
+    total = sum(behind.values())
     step = min(limit, total)
-    share = {tp: step * lag // total if total else 0 for tp, lag in backlog.items()}
+    share = {tp: step * lag // total if total else 0 for tp, lag in behind.items()}
     left = step - sum(share.values())
-    by_remainder = sorted(backlog, key=lambda tp: (-(step * backlog[tp] % max(total, 1)), tp))
+    by_remainder = sorted(behind, key=lambda tp: (-(step * behind[tp] % max(total, 1)), tp))
     for partition in by_remainder[:left]:
         share[partition] += 1
     return {tp: start.get(tp, latest[tp]) + share[tp] for tp in latest}
@@ -162,23 +209,37 @@ def replaced_topics(now: Mapping[str, str], then: Mapping[str, str]) -> list[str
     return sorted(topic for topic, known in then.items() if now.get(topic, known) != known)
 
 
+def backlog(start: Positions, latest: Positions) -> dict[TopicPartition, int]:
+    """Offsets that are there to be read, of each partition. One that `start` lacks has none yet."""
+    return {tp: max(0, end - start.get(tp, end)) for tp, end in latest.items()}
+
+
 def ranges(
-    start: Positions, end: Positions, *, min_partitions: int | None = None
+    start: Positions,
+    end: Positions,
+    *,
+    min_partitions: int | None = None,
+    max_records: int | None = None,
 ) -> list[OffsetRange]:
-    """What to read, in one range per partition, or in at least about `min_partitions` ranges of
-    similar size. Empty partitions have none."""
-    whole = [OffsetRange(tp, start[tp], end[tp]) for tp in sorted(end) if start[tp] < end[tp]]
-    if min_partitions is None or len(whole) >= min_partitions:
-        return whole
-    total = sum(part.offset_count for part in whole)
-    pieces: list[OffsetRange] = []
-    for part in whole:
-        wanted = max(1, round(min_partitions * part.offset_count / total))
-        pieces.extend(_split(part, min(wanted, part.offset_count)))
-    return pieces
+    """What to read, in one range per partition, or in more: none longer than `max_records`, and
+    then at least about `min_partitions` of similar size. Empty partitions have none."""
+    pieces = [OffsetRange(tp, start[tp], end[tp]) for tp in sorted(end) if start[tp] < end[tp]]
+    if max_records is not None:
+        pieces = [
+            piece for part in pieces for piece in _split(part, -(-part.offset_count // max_records))
+        ]
+    if min_partitions is None or len(pieces) >= min_partitions:
+        return pieces
+    total = sum(part.offset_count for part in pieces)
+    return [
+        piece
+        for part in pieces
+        for piece in _split(part, round(min_partitions * part.offset_count / total))
+    ]
 
 
-def _split(part: OffsetRange, pieces: int) -> Sequence[OffsetRange]:
+def _split(part: OffsetRange, wanted: int) -> Sequence[OffsetRange]:
+    pieces = min(max(wanted, 1), part.offset_count)
     edges = [part.start + part.offset_count * piece // pieces for piece in range(pieces + 1)]
     return [OffsetRange(part.partition, low, high) for low, high in itertools.pairwise(edges)]
 

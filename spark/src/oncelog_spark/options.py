@@ -11,13 +11,21 @@ sides, except where one of them would be a promise that nobody keeps.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal
 
 from oncelog_spark.connection import ClusterAddress, TlsFiles
-from oncelog_spark.offsets import Edge, Positions, TopicPartition, parse_positions
+from oncelog_spark.offsets import (
+    Edge,
+    Place,
+    Times,
+    TopicPartition,
+    parse_positions,
+    parse_times,
+)
 from oncelog_spark.unknown_options import complaint
 
 BOOTSTRAP: Final = "oncelog.bootstrap.servers"
@@ -32,13 +40,23 @@ SYSTEM_CA: Final = "system"
 COMMON_NAMES: Final = (BOOTSTRAP, "bootstrap", *TLS_NAMES, "sinkName")
 SOURCE_NAMES: Final = (
     "subscribe",
+    "subscribePattern",
     "assign",
     "startingOffsets",
     "endingOffsets",
     "startingTimestamp",
     "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
     "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
     "minPartitions",
+    "maxRecordsPerPartition",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "kafkaConsumer.pollTimeoutMs",
     "failOnDataLoss",
     "includeHeaders",
     "group",
@@ -48,6 +66,9 @@ SOURCE_NAMES: Final = (
 SINK_NAMES: Final = ("topic", "producer", "inputGroups", "txnId", "wait")
 # What Spark itself gives a stream's sink.
 QUERY_NAMES: Final = ("checkpointLocation", "queryName")
+# Of our own, between processes: the writer of one of a transaction's DataFrames hands over to this
+# file what its tasks wrote, and commits nothing.
+PART_FILE: Final = "oncelog.transaction.part"
 # Of the other side, where this side has the same thing under another name.
 INSTEAD: Final = {
     "group": "inputGroups",
@@ -55,11 +76,29 @@ INSTEAD: Final = {
     "transactionalSink": "producer",
     "producer": "transactionalSink",
 }
+# An end may be said in each of these words.
+PLACE_KINDS: Final = ("Offsets", "Timestamp", "OffsetsByTimestamp")
 # Options of the source that a batch job's sink must not pass over.
 PROMISES: Final = ("group", "transactionalSink")
 LONG_POLL_MS: Final = 500
 LONG_POLL_MS_MAX: Final = 30_000
 NAME_BYTES_MAX: Final = 255
+# As the Kafka source has them.
+TRIGGER_DELAY_MS: Final = 15 * 60 * 1000
+OFFSET_RETRIES: Final = 3
+OFFSET_RETRY_INTERVAL_MS: Final = 1_000
+POLL_TIMEOUT_MS: Final = 120_000
+# Spark's spelling of durations; a bare number is milliseconds.
+DURATION: Final = re.compile(r"(\d+)\s*([a-z]*)")
+DURATION_MS: Final = {
+    "": 1,
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
 
 
 class OptionError(ValueError):
@@ -71,18 +110,29 @@ class SourceOptions:
     """Of one batch or streaming source."""
 
     cluster: ClusterAddress
-    # Topics to read whole; or the partitions to read. One of the two is empty.
+    # Topics to read whole; or the partitions to read; or which names to read (the whole name must
+    # match). Two of the three are empty.
     topics: tuple[str, ...]
     assigned: tuple[TopicPartition, ...]
     # Where to begin, unless a checkpoint (or the group) knows better.
-    start: Edge | Positions
+    start: Place
     # Where a batch read ends; LATEST for streams.
-    end: Edge | Positions = Edge.LATEST
-    # Milliseconds since the epoch; each wins over its offsets.
-    start_time_ms: int | None = None
-    end_time_ms: int | None = None
+    end: Place = Edge.LATEST
+    pattern: re.Pattern[str] | None = None
+    # A partition that has nothing so late as the time to begin at: an error, or its end.
+    late_start: Literal["error", "latest"] = "error"
     max_offsets_per_trigger: int | None = None
+    # Fewer are left to a later trigger, for as long as the delay says.
+    min_offsets_per_trigger: int | None = None
+    trigger_delay_ms_max: int = TRIGGER_DELAY_MS
+    # More tasks than the batch needs.
     min_partitions: int | None = None
+    records_per_partition_max: int | None = None
+    # Where partitions begin and end is asked for again so often, after so long.
+    offset_retries: int = OFFSET_RETRIES
+    offset_retry_interval_ms: int = OFFSET_RETRY_INTERVAL_MS
+    # How long a task waits for records that are there to be read.
+    poll_timeout_ms: int = POLL_TIMEOUT_MS
     fail_on_data_loss: bool = True
     include_headers: bool = False
     # Consumer group that gets the positions; None: nobody does.
@@ -101,7 +151,7 @@ class SinkOptions:
     cluster: ClusterAddress
     # Wins over the column `topic`; None: the column is needed.
     topic: str | None = None
-    # Name of the producer; None: the query id.
+    # Name of the producer; None: the query's name, or its id.
     producer: str | None = None
     # Tells two writes in one micro-batch apart; part of the producer's name.
     sink_name: str | None = None
@@ -111,6 +161,8 @@ class SinkOptions:
     txn_id: str | None = None
     # VISIBLE: a commit returns when readers see it; PREPARED: when it is decided for ever.
     wait: Literal["visible", "prepared"] = "visible"
+    # Of one DataFrame of several: where what it wrote is handed over to.
+    part_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +188,15 @@ class _Given:
         if not value.removeprefix("-").isdecimal() or int(value) < minimum:
             raise OptionError(f"`{name}` must be a whole number from {minimum}, not {value!r}")
         return int(value)
+
+    def duration_ms(self, name: str, *, default: int) -> int:
+        value = self.text(name)
+        if value is None:
+            return default
+        found = DURATION.fullmatch(value.lower())
+        if found is None or found[2] not in DURATION_MS:
+            raise OptionError(f"`{name}` must be a duration like 500ms, 30s, 15m, not {value!r}")
+        return int(found[1]) * DURATION_MS[found[2]]
 
     def flag(self, name: str, *, default: bool) -> bool:
         value = self.text(name)
@@ -192,7 +253,7 @@ def includes_headers(options: Mapping[str, str]) -> bool:
 def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """The options of a source. Raises OptionError."""
     given = _given(options, _Side.SOURCE, streaming=streaming)
-    topics, assigned = _subscription(given)
+    topics, assigned, pattern = _subscription(given)
     group, sink = given.name("group"), _transactional_sink(given)
     if sink is not None and group is None:
         raise OptionError("`transactionalSink` needs `group`: whose positions shall be committed?")
@@ -200,18 +261,34 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
         raise OptionError(
             "`group` and `transactionalSink` belong to streams: a batch read has none"
         )
-    if streaming and (given.text("endingOffsets") or given.text("endingTimestamp")):
+    if streaming and any(given.text(f"ending{kind}") for kind in PLACE_KINDS):
         raise OptionError("a stream has no end: use a batch read, or Trigger.AvailableNow")
+    at_most = given.number("maxOffsetsPerTrigger", minimum=1)
+    at_least = given.number("minOffsetsPerTrigger", minimum=1)
+    if at_most is not None and at_least is not None and at_least > at_most:
+        raise OptionError(
+            f"`minOffsetsPerTrigger` ({at_least}) is above `maxOffsetsPerTrigger` ({at_most})"
+        )
     return SourceOptions(
         cluster=given.cluster(),
         topics=topics,
         assigned=assigned,
-        start=_edge(given, "startingOffsets", Edge.LATEST if streaming else Edge.EARLIEST),
-        end=_edge(given, "endingOffsets", Edge.LATEST),
-        start_time_ms=given.number("startingTimestamp", minimum=0),
-        end_time_ms=given.number("endingTimestamp", minimum=0),
-        max_offsets_per_trigger=given.number("maxOffsetsPerTrigger", minimum=1),
+        pattern=pattern,
+        start=_place(given, "starting", Edge.LATEST if streaming else Edge.EARLIEST),
+        end=_place(given, "ending", Edge.LATEST),
+        late_start=_late_start(given),
+        max_offsets_per_trigger=at_most,
+        min_offsets_per_trigger=at_least,
+        trigger_delay_ms_max=given.duration_ms("maxTriggerDelay", default=TRIGGER_DELAY_MS),
         min_partitions=given.number("minPartitions", minimum=1),
+        records_per_partition_max=given.number("maxRecordsPerPartition", minimum=1),
+        offset_retries=_or(given.number("fetchOffset.numRetries", minimum=0), OFFSET_RETRIES),
+        offset_retry_interval_ms=_or(
+            given.number("fetchOffset.retryIntervalMs", minimum=0), OFFSET_RETRY_INTERVAL_MS
+        ),
+        poll_timeout_ms=_or(
+            given.number("kafkaConsumer.pollTimeoutMs", minimum=1), POLL_TIMEOUT_MS
+        ),
         fail_on_data_loss=given.flag("failOnDataLoss", default=True),
         include_headers=given.flag("includeHeaders", default=False),
         group=group,
@@ -235,7 +312,13 @@ def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         input_groups=given.listed("inputGroups"),
         txn_id=given.name("txnId"),
         wait="prepared" if wait == "prepared" else "visible",
+        part_file=None if streaming else given.text(PART_FILE),
     )
+
+
+def cluster_option(options: Mapping[str, str]) -> ClusterAddress:
+    """Where the cluster is, alone. Raises OptionError."""
+    return _Given(_lower(options)).cluster()
 
 
 def _given(options: Mapping[str, str], side: _Side, *, streaming: bool) -> _Given:
@@ -248,7 +331,8 @@ def _given(options: Mapping[str, str], side: _Side, *, streaming: bool) -> _Give
     if not streaming:
         known += [name for name in others if side is _Side.SOURCE or name not in PROMISES]
     elsewhere = {name.lower(): _belongs(name, side) for name in others}
-    said = complaint(values, {name.lower(): name for name in known}, elsewhere)
+    asked = [key for key in values if key != PART_FILE or streaming or side is _Side.SOURCE]
+    said = complaint(asked, {name.lower(): name for name in known}, elsewhere)
     if said is not None:
         raise OptionError(said)
     return _Given(values)
@@ -264,15 +348,33 @@ def _lower(options: Mapping[str, str]) -> dict[str, str]:
     return {key.lower(): value for key, value in options.items()}
 
 
-def _subscription(given: _Given) -> tuple[tuple[str, ...], tuple[TopicPartition, ...]]:
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value
+
+
+def _subscription(
+    given: _Given,
+) -> tuple[tuple[str, ...], tuple[TopicPartition, ...], re.Pattern[str] | None]:
     topics, assign = given.listed("subscribe"), given.text("assign")
-    if bool(topics) == bool(assign):
+    pattern = given.text("subscribePattern")
+    if sum(map(bool, (topics, assign, pattern))) != 1:
         raise OptionError(
-            "give either `subscribe` (topics, comma between) or `assign` (JSON: "
-            '{"topic": [0, 1]}), and not both'
+            "give one of `subscribe` (topics, comma between), `subscribePattern` (a regular "
+            'expression) and `assign` (JSON: {"topic": [0, 1]}), and no two of them'
         )
+    if pattern is not None:
+        try:
+            return (), (), re.compile(pattern)
+        except re.error as error:
+            raise OptionError(
+                f"`subscribePattern` {pattern!r} is no regular expression of Python's: {error}"
+            ) from None
     if assign is None:
-        return topics, ()
+        return topics, (), None
+    return (), _assigned(assign), None
+
+
+def _assigned(assign: str) -> tuple[TopicPartition, ...]:
     try:
         parsed = json.loads(assign)
         pairs = [TopicPartition(str(t), int(p)) for t, numbers in parsed.items() for p in numbers]
@@ -280,22 +382,38 @@ def _subscription(given: _Given) -> tuple[tuple[str, ...], tuple[TopicPartition,
         raise OptionError(f'`assign` must be JSON like {{"topic": [0, 1]}}, not {assign}') from None
     if not pairs or len(set(pairs)) != len(pairs) or any(pair.number < 0 for pair in pairs):
         raise OptionError("`assign` must name each partition once, and at least one")
-    return (), tuple(sorted(pairs))
+    return tuple(sorted(pairs))
 
 
-def _edge(given: _Given, name: str, default: Edge) -> Edge | Positions:
-    value = given.text(name)
-    if value is None:
-        return default
-    if value.lower() in (Edge.EARLIEST.value, Edge.LATEST.value):
-        edge = Edge(value.lower())
-        if name == "endingOffsets" and edge is Edge.EARLIEST:
-            raise OptionError("`endingOffsets` cannot be earliest: nothing would be read")
-        return edge
+def _place(given: _Given, which: Literal["starting", "ending"], default: Edge) -> Place:
+    """One time wins over a time for each partition, and that over offsets."""
+    time_ms = given.number(f"{which}Timestamp", minimum=0)
+    if time_ms is not None:
+        return Times(time_ms)
+    name = f"{which}OffsetsByTimestamp"
     try:
-        return parse_positions(value)
+        if (times := given.text(name)) is not None:
+            return parse_times(times)
+        name = f"{which}Offsets"
+        if (value := given.text(name)) is None:
+            return default
+        if value.lower() not in (Edge.EARLIEST.value, Edge.LATEST.value):
+            return parse_positions(value)
     except ValueError as error:
         raise OptionError(f"`{name}`: {error}") from None
+    edge = Edge(value.lower())
+    if which == "ending" and edge is Edge.EARLIEST:
+        raise OptionError("`endingOffsets` cannot be earliest: nothing would be read")
+    return edge
+
+
+def _late_start(given: _Given) -> Literal["error", "latest"]:
+    value = (given.text("startingOffsetsByTimestampStrategy") or "error").lower()
+    if value not in ("error", "latest"):
+        raise OptionError(
+            f"`startingOffsetsByTimestampStrategy` must be error or latest, not {value!r}"
+        )
+    return "latest" if value == "latest" else "error"
 
 
 def _transactional_sink(given: _Given) -> str | None:

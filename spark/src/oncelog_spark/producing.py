@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from oncelog_spark.batch_transaction import Entered, TransactionLost
 from oncelog_spark.manifest import PartCount
 from oncelog_spark.routing import pieces, route, topics_of
 from oncelog_spark.schema import joined
 from oncelog_spark.subscription import raise_for
-from oncelog_spark.transaction import Entered, TransactionLost
 from oncelogpb import errors, records
 from oncelogpb.v1 import partition_leader_pb2 as leader_pb
 from oncelogpb.v1 import types_pb2 as pb

@@ -28,6 +28,8 @@ SOURCE_COLUMNS: Final = {
     "timestamp": "timestamp",
     "headers": HEADERS_TYPE,
 }
+# Of these, what the log holds of each record.
+RECORD_COLUMNS: Final = ("key", "value", "timestamp", "headers")
 # Name -> types that a sink takes.
 SINK_COLUMNS: Final = {
     "value": ("binary", "string"),
@@ -64,6 +66,13 @@ def source_arrow_schema(schema: StructType) -> pa.Schema:
         if not field.nullable and field.name in ("key", "value", "headers"):
             raise SchemaError(f"column `{field.name}` may hold nulls: declare it nullable")
     return to_arrow_schema(schema, timezone="UTC")
+
+
+def record_columns(schema: pa.Schema) -> list[str]:
+    """Of the log's columns, those that the source's batches are made of. One at least: it counts
+    the records."""
+    named = [name for name in RECORD_COLUMNS if name in schema.names]
+    return named or ["timestamp"]
 
 
 def source_batch(

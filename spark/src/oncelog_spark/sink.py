@@ -15,6 +15,7 @@ import itertools
 import secrets
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,13 +26,14 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from oncelog_spark import agreement, failed_jobs, transaction
+from oncelog_spark import agreement, failed_jobs, hand_over
+from oncelog_spark import batch_transaction as transaction
+from oncelog_spark.batch_transaction import Standing
 from oncelog_spark.connection import connection
 from oncelog_spark.manifest import PartCount, TaskWritten, TransactionKey, one_transaction
 from oncelog_spark.options import OptionError, SinkOptions
 from oncelog_spark.producing import TaskProducer
 from oncelog_spark.schema import check_sink_schema
-from oncelog_spark.transaction import Standing
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -82,10 +84,15 @@ class OncelogBatchWriter(DataSourceArrowWriter):
         return write_task(options, key or self._job_key, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        commit_job(self._options, messages)
+        if self._options.part_file is None:
+            commit_job(self._options, messages)
+        elif one_transaction(messages) is not None:
+            hand_over.leave(Path(self._options.part_file), _written(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        abort_job(self._options, messages, self._job_key)
+        # What is only a part is aborted with the rest, by who began it all.
+        if self._options.part_file is None:
+            abort_job(self._options, messages, self._job_key)
 
 
 def batch_key(options: SinkOptions, run: uuid.UUID) -> TransactionKey:
@@ -108,12 +115,10 @@ def write_task(
     # Before the first rows are there, their source may have opened the transaction, and announced
     # the positions that belong to it.
     first = next(iterator, None)
+    key = transaction.resolved(protocol, key)
     entered = transaction.enter(protocol, key)
     if entered.standing is Standing.COMMITTED_BY_US:
-        raise transaction.SecondWrite(
-            f"second write in one batch (batch {key.number} of {key.scope}): set sinkName, another "
-            "one for each write, so that each has a transaction of its own"
-        )
+        raise transaction.second_write(key)
     # A fresh number, never Spark's attempt numbers: they repeat over restarts.
     writer = secrets.randbits(64) or 1
     parts: tuple[PartCount, ...] = ()

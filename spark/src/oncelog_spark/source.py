@@ -12,7 +12,9 @@ the query stands, for lag only.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -23,20 +25,26 @@ from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
-from oncelog_spark import transaction
+from oncelog_spark import batch_transaction as transaction
+from oncelog_spark.batch_transaction import Standing
 from oncelog_spark.claim import Claim
 from oncelog_spark.connection import connection
-from oncelog_spark.fetch import DataLoss, read_range
+from oncelog_spark.fetch import DataLoss, RangeOf, RangeReader
 from oncelog_spark.living_members import refusal
 from oncelog_spark.offsets import (
     Edge,
     OffsetRange,
+    Place,
     Positions,
+    Times,
     TopicPartition,
     Vector,
+    backlog,
+    counted,
     forward,
     from_json,
     kept,
@@ -46,15 +54,20 @@ from oncelog_spark.offsets import (
     replaced_topics,
     to_json,
 )
-from oncelog_spark.options import SourceOptions
-from oncelog_spark.schema import source_arrow_schema, source_batch
+from oncelog_spark.options import OptionError, SourceOptions
+from oncelog_spark.packing import packed, tasks_at_least
+from oncelog_spark.progress import Progress
+from oncelog_spark.schema import record_columns, source_arrow_schema, source_batch
 from oncelog_spark.subscription import (
+    Edges,
+    GroupStanding,
+    Matching,
+    RecordSize,
     Subscription,
     not_standing_at,
     plain_offsets,
     step_offsets,
 )
-from oncelog_spark.transaction import Standing
 from oncelogpb import errors
 from oncelogpb.v1 import offset_manager_pb2
 from oncelogpb.v1 import types_pb2 as pb
@@ -76,11 +89,7 @@ class BatchStep:
     participant: bytes = b""
 
     @classmethod
-    def of(
-        cls, subscription: Subscription, group: str, start: Positions, end: Positions
-    ) -> BatchStep:
-        offsets = step_offsets(subscription, group, start, end)
-        [participant] = transaction.offset_partitions(subscription.protocol, [group])
+    def of(cls, offsets: offset_manager_pb2.GroupOffsets, participant: pb.Partition) -> BatchStep:
         return cls(
             offsets.SerializeToString(deterministic=True),
             participant.SerializeToString(deterministic=True),
@@ -91,11 +100,11 @@ NO_STEP: Final = BatchStep()
 
 
 @dataclass(frozen=True, slots=True)
-class RangePartition(InputPartition):
-    """One task's range, and the step of the whole batch."""
+class TaskRanges(InputPartition):
+    """One task's ranges, with the ids of their topics, and the step of the whole batch."""
 
-    topic_id: bytes
-    range: OffsetRange
+    topic_ids: tuple[bytes, ...]
+    ranges: tuple[OffsetRange, ...]
     step: BatchStep = NO_STEP
 
 
@@ -110,20 +119,17 @@ class OncelogBatchReader(DataSourceReader):
         options = self._options
         subscription = Subscription.resolve(connection(options.cluster), options)
         start = _start(subscription, options)
-        if options.end_time_ms is not None:
-            end = subscription.by_time(options.end_time_ms)
-        else:
-            end = subscription.place(options.end, "endingOffsets")
-        edges = Edges.of(subscription)
-        named = {} if options.start_time_ms is not None else _named_offsets(options.start)
+        end = subscription.place(options.end, "endingOffsets")
+        edges = subscription.edges()
+        named = _named_offsets(options.start)
         start = {tp: at if tp in named else max(at, edges.earliest[tp]) for tp, at in start.items()}
         start = _within(edges, options, start)
         end = _within(edges, options, end)
-        return _plan(subscription, start, end, options.min_partitions)
+        return _plan(subscription, options, start, end, RecordSize())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark makes InputPartition(None) of an empty plan.
-        if isinstance(partition, RangePartition):
+        if isinstance(partition, TaskRanges):
             yield from _read(self._options, self._schema, partition)
 
 
@@ -135,10 +141,15 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = source_arrow_schema(schema)
         # Trigger.AvailableNow: where the query ends.
         self._target: Positions | None = None
-        # The newest ends seen, for reportLatestOffset.
-        self._seen: Vector | None = None
+        # For reportLatestOffset.
+        self._progress = Progress(options.group)
+        self._matching = Matching()
+        self._size = RecordSize()
+        # When the last batch with records was planned, seconds of the monotonic clock.
+        self._triggered: float | None = None
         # Keeps members out of the group, once this run has begun.
         self._claim: Claim | None = None
+        self._participant: pb.Partition | None = None
         # Begin and end of the newest batch of this run that a sink has to commit.
         self._planned: tuple[Positions, Positions] | None = None
 
@@ -147,14 +158,20 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         options = self._options
         subscription = self._alone()
+        self._require_some(subscription)
         start = dict(_start(subscription, options))
         if options.group is not None:
             start.update(_settled(subscription, options, options.group))
         return to_json(Vector(start, subscription.ids_hex()))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        limit = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        at_most, at_least = (
+            self._options.max_offsets_per_trigger,
+            self._options.min_offsets_per_trigger,
+        )
+        if at_most is not None:
+            return ReadMaxRows(at_most)
+        return ReadAllAvailable() if at_least is None else ReadMinRows(at_least)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._subscription().at(Edge.LATEST)
@@ -164,27 +181,34 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         subscription = self._subscription() if self._claim else self._alone()
         vector = self._checked(subscription, from_json(start))
         latest = self._latest(subscription, vector.positions)
-        self._seen = Vector(latest, subscription.ids_hex())
         end = forward(vector.positions, latest)
+        # Spark's Trigger.Once asks for all, whatever the limits.
+        if not isinstance(limit, ReadAllAvailable) and self._waits(vector.positions, end):
+            self._progress.saw(latest, vector.positions, vector.positions)
+            return start
         if isinstance(limit, ReadMaxRows):
             begin = self._begins(subscription, vector.positions)
             end = limit_step(begin, forward(begin, end), limit.max_rows)
-        return to_json(Vector(end, subscription.ids_hex()))
+        self._progress.saw(latest, vector.positions, end)
+        return to_json(Vector(end, _ids_of(end, subscription)))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        return None if self._seen is None else to_json(self._seen)
+        return self._progress.document()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         options = self._options
         subscription = self._alone()
+        self._require_some(subscription)
         begin = self._checked(subscription, from_json(start)).positions
         until = self._checked(subscription, from_json(end)).positions
         step = NO_STEP
         if options.transactional_sink is not None and options.group is not None:
-            self._require_committed(subscription, options.group, begin, until)
-            step = BatchStep.of(subscription, options.group, begin, until)
-        readable = _within(Edges.of(subscription), options, begin)
-        return _plan(subscription, readable, until, options.min_partitions, step)
+            standing = subscription.committed(options.group, stable=False)
+            self._require_committed(subscription, options.group, standing, begin, until)
+            offsets = step_offsets(subscription, options.group, standing, begin, until)
+            step = BatchStep.of(offsets, self._lives_in(subscription, options.group))
+        readable = _within(subscription.edges(), options, begin, self._progress)
+        return _plan(subscription, options, readable, until, self._size, step)
 
     def commit(self, end: dict[str, Any]) -> None:
         options = self._options
@@ -209,21 +233,20 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         """Of the twin in the tasks: the claim belongs to the process that renews it."""
-        return {**self.__dict__, "_claim": None}
+        return {**self.__dict__, "_claim": None, "_participant": None}
 
     # ------------------------------------------------------------------- in the tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, RangePartition):
-            return
-        if partition.step.positions:
-            _register(self._options, partition.step)
-        yield from _read(self._options, self._schema, partition)
+        if isinstance(partition, TaskRanges):
+            yield from _read(self._options, self._schema, partition)
 
     # ------------------------------------------------------------------------- inside
 
     def _subscription(self) -> Subscription:
-        return Subscription.resolve(connection(self._options.cluster), self._options)
+        return Subscription.resolve(
+            connection(self._options.cluster), self._options, self._matching
+        )
 
     def _alone(self) -> Subscription:
         """Members are kept out of the query's group. Raises GroupHasMembers where it has some."""
@@ -234,8 +257,19 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._claim = claim
         return subscription
 
+    def _lives_in(self, subscription: Subscription, group: str) -> pb.Partition:
+        """The partition of `__consumer_offsets` that has the group: always the same one."""
+        if self._participant is None:
+            [self._participant] = transaction.offset_partitions(subscription.protocol, [group])
+        return self._participant
+
     def _require_committed(
-        self, subscription: Subscription, group: str, begin: Positions, until: Positions
+        self,
+        subscription: Subscription,
+        group: str,
+        standing: GroupStanding,
+        begin: Positions,
+        until: Positions,
     ) -> None:
         """Spark plans a batch when the sink is done with the one before: then its positions are
         committed, or nobody will ever do it. Raises SinkNeverCommits, before the tasks of this
@@ -243,7 +277,7 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planned, self._planned = self._planned, (begin, until)
         if planned is None or planned == (begin, until) or planned[1] != begin:
             return
-        behind = not_standing_at(subscription, group, begin)
+        behind = not_standing_at(subscription, standing, begin)
         if behind:
             raise transaction.SinkNeverCommits(
                 f"the sink is done with the last batch, but group {group!r} did not get its "
@@ -266,6 +300,25 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             latest = subscription.await_more(forward(start, latest), self._options.long_poll_ms)
         return latest
 
+    def _waits(self, start: Positions, end: Positions) -> bool:
+        """Whether what is there is left to a later trigger (`minOffsetsPerTrigger`)."""
+        at_least, now = self._options.min_offsets_per_trigger, time.monotonic()
+        # AvailableNow reads all that there was, however little.
+        if at_least is None or self._target is not None:
+            return False
+        behind = sum(backlog(start, end).values())
+        waited_s = None if self._triggered is None else now - self._triggered
+        if waited_s is not None and behind < at_least:
+            left_s = self._options.trigger_delay_ms_max / 1000 - waited_s
+            if left_s > 0:
+                if behind:
+                    # Else Spark asks again at once, a hundred times a second.
+                    time.sleep(min(left_s, self._options.long_poll_ms / 1000))
+                return True
+        if behind:
+            self._triggered = now
+        return False
+
     def _begins(self, subscription: Subscription, start: Positions) -> Positions:
         """Where the next batch has its first records: what is deleted does not count against
         `maxOffsetsPerTrigger`, or millions of it would be as many batches of nothing."""
@@ -283,6 +336,7 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"topic {replaced[0]!r} was deleted and created again since the checkpoint was "
                 "written: start the query with a new checkpoint"
             )
+        self._require_there(subscription, vector)
         known = {tp: at for tp, at in vector.positions.items() if tp in subscription.partitions}
         if len(known) < len(subscription.partitions):
             read = {tp.topic for tp in vector.positions}
@@ -291,10 +345,47 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             known = {**begins, **known}
         return Vector(known, vector.topic_ids)
 
+    def _require_some(self, subscription: Subscription) -> None:
+        """A batch has positions to commit, where a sink commits them. Raises OptionError."""
+        pattern = self._options.pattern
+        if pattern is None or subscription.partitions or self._options.transactional_sink is None:
+            return
+        raise OptionError(
+            f"no topic matches `subscribePattern` {pattern.pattern!r}, and `transactionalSink` "
+            "needs positions to commit: create the first topic, then start the query"
+        )
+
+    def _require_there(self, subscription: Subscription, vector: Vector) -> None:
+        """Raises DataLoss where a topic is gone that the query has read and whose name still
+        matches; of a topic that it names, Spark is told when the topic is looked up."""
+        pattern = self._options.pattern
+        if pattern is None:
+            return
+        gone = [
+            topic
+            for topic in sorted(vector.topic_ids)
+            if topic not in subscription.topic_ids and pattern.fullmatch(topic)
+        ]
+        if gone and self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"topic {gone[0]!r}, which the query reads, was deleted. With failOnDataLoss=false "
+                "the query goes on without it"
+            )
+        for topic in gone:
+            log.warning("goes on without topic %r, which was deleted", topic)
+
+
+def _ids_of(positions: Positions, subscription: Subscription) -> dict[str, str]:
+    """Of the topics of these positions: a topic that is not read yet makes no new offset."""
+    topics = {tp.topic for tp in positions}
+    return {topic: hexed for topic, hexed in subscription.ids_hex().items() if topic in topics}
+
 
 def _named(options: SourceOptions) -> str:
     """The query, as its group's operators may know it."""
     topics = options.topics or sorted({place.topic for place in options.assigned})
+    if options.pattern is not None:
+        topics = [f"what matches {options.pattern.pattern}"]
     reads = f"a Spark query that reads {', '.join(topics)}"
     if not options.transactional_sink:
         return reads
@@ -303,9 +394,7 @@ def _named(options: SourceOptions) -> str:
 
 
 def _start(subscription: Subscription, options: SourceOptions) -> Positions:
-    if options.start_time_ms is not None:
-        return subscription.by_time(options.start_time_ms)
-    return subscription.place(options.start, "startingOffsets")
+    return subscription.place(options.start, "startingOffsets", late=options.late_start)
 
 
 def _settled(
@@ -328,38 +417,33 @@ def _settled(
     return {tp: at.offset for tp, at in standing.items() if at.HasField("offset")}
 
 
-@dataclass(frozen=True, slots=True)
-class Edges:
-    """What the log holds: where its partitions begin and end."""
-
-    earliest: Positions
-    latest: Positions
-
-    @classmethod
-    def of(cls, subscription: Subscription) -> Edges:
-        return cls(subscription.at(Edge.EARLIEST), subscription.at(Edge.LATEST))
-
-
-def _named_offsets(wanted: Edge | Positions) -> Positions:
+def _named_offsets(wanted: Place) -> Positions:
     """Those that the user named as numbers. The others begin where the log does, also where that
     has moved since it was asked."""
-    if isinstance(wanted, Edge):
+    if isinstance(wanted, Edge | Times):
         return {}
     return {tp: at for tp, at in wanted.items() if at >= 0}
 
 
 def _within(
-    edges: Edges, options: SourceOptions, positions: Positions
+    edges: Edges,
+    options: SourceOptions,
+    positions: Positions,
+    progress: Progress | None = None,
 ) -> dict[TopicPartition, int]:
     """Positions that the log can serve. Raises DataLoss, unless the user does not mind: then each
-    one is moved to the nearest that it can."""
+    one is moved to the nearest that it can, and `progress` counts what was passed over."""
     earliest, latest = edges.earliest, edges.latest
     lost = losses(positions, earliest=earliest, latest=latest)
+    deleted = sum(loss.offset_count for loss in lost)
     if lost and options.fail_on_data_loss:
+        in_all = f", {counted(deleted)} in all" if len(lost) > 1 else ""
         raise DataLoss(
-            f"what the query should read is not there: {'; '.join(map(str, lost))}. With "
+            f"what the query should read is not there: {'; '.join(map(str, lost))}{in_all}. With "
             "failOnDataLoss=false the query goes on with what is there"
         )
+    if progress is not None:
+        progress.passed_over += deleted
     for loss in lost:
         log.warning("goes on with what is there (failOnDataLoss=false): %s", loss)
     return {tp: min(max(at, earliest[tp]), latest[tp]) for tp, at in positions.items()}
@@ -367,18 +451,31 @@ def _within(
 
 def _plan(
     subscription: Subscription,
+    options: SourceOptions,
     start: Positions,
     end: Positions,
-    min_partitions: int | None,
+    size: RecordSize,
     step: BatchStep = NO_STEP,
 ) -> list[InputPartition]:
-    """One task per range; a batch with positions to register has one task at least."""
-    planned = ranges(start, end, min_partitions=min_partitions)
+    """A task for each range, or for several of a small batch; a batch with positions to register
+    has one task at least."""
+    at_least, at_most = options.min_partitions, options.records_per_partition_max
+    wanted = ranges(start, end, min_partitions=at_least, max_records=at_most)
+    largest = max(wanted, key=lambda part: part.offset_count, default=None)
+    planned = packed(
+        wanted,
+        # What is one range is one task, however large its records are.
+        record_bytes=size.ask(subscription, largest) if largest and len(wanted) > 1 else 0.0,
+        min_partitions=max(at_least or 1, tasks_at_least(options.transactional_sink)),
+        max_records=at_most,
+    )
     if not planned and step.positions:
         nowhere = min(end)
-        planned = [OffsetRange(nowhere, end[nowhere], end[nowhere])]
+        planned = [(OffsetRange(nowhere, end[nowhere], end[nowhere]),)]
+    ids = subscription.topic_ids
     return [
-        RangePartition(subscription.topic_ids[part.partition.topic], part, step) for part in planned
+        TaskRanges(tuple(ids[part.partition.topic] for part in parts), parts, step)
+        for parts in planned
     ]
 
 
@@ -397,17 +494,24 @@ def _register(options: SourceOptions, step: BatchStep) -> None:
         transaction.register_positions(protocol, entered, offsets)
 
 
-def _read(
-    options: SourceOptions, schema: pa.Schema, task: RangePartition
-) -> Iterator[pa.RecordBatch]:
-    (topic, number), start, end = task.range
-    chunks = read_range(
+def _read(options: SourceOptions, schema: pa.Schema, task: TaskRanges) -> Iterator[pa.RecordBatch]:
+    """The rows are fetched while the batch's positions are registered, and given after."""
+    parts = [
+        RangeOf(pb.Partition(topic_id=topic_id, number=part.partition.number), part)
+        for topic_id, part in zip(task.topic_ids, task.ranges, strict=True)
+    ]
+    reader = RangeReader(
         connection(options.cluster),
-        pb.Partition(topic_id=task.topic_id, number=number),
-        start,
-        end,
-        name=f"{topic}/{number}",
+        parts,
         fail_on_data_loss=options.fail_on_data_loss,
+        timeout_ms=options.poll_timeout_ms,
+        columns=record_columns(schema),
     )
-    for chunk in chunks:
-        yield source_batch(chunk.rows, schema, topic=topic, partition=number, offsets=chunk.offsets)
+    with contextlib.closing(reader):
+        if task.step.positions:
+            _register(options, task.step)
+        for chunk in reader:
+            topic, number = chunk.partition
+            yield source_batch(
+                chunk.rows, schema, topic=topic, partition=number, offsets=chunk.offsets
+            )

@@ -6,7 +6,8 @@ first record stands at 5; topics have one letter, `offsets/3` is a partition of 
     commit T P [parts=a/0:10,a/0#7:5,offsets/3] [seq=S:N] [next=REQUEST] [next_seq=S:N]
         [next_timeout=MS] [gen=E.C]
     abort T P [parts=...] [gen=E.C]            by its producer; P is `operator` for an operator
-    transact P NUMBER [batches=a/0:3,...] [offsets=GROUP] [seq=S:N] [gen=E.C]
+    transact P NUMBER [batches=a/0:3,...] [offsets=GROUP[@b/0+b/1]] [seq=S:N] [gen=E.C]
+             [chain=FIRST]
     find P NUMBER [gen=E.C]                    what became of a one-shot whose answer was lost
     accept T | refuse T REASON                 the offset manager's answer to a staged one-shot
     owed                                       what is to be done outside, below the HW
@@ -104,9 +105,11 @@ from oncelog_server.core.ids import (
     TxId,
     journal_offset_of,
 )
+from oncelog_server.core.wire import partition_message
 from oncelogpb.errors import BY_REASON, OncelogError
 from oncelogpb.ids import show_generation
 from oncelogpb.records import checksum
+from oncelogpb.v1 import offset_manager_pb2
 from tests.golden.host import HostDriver, MachineHost, Parked
 
 PARTITION = PartitionId(TRANSACTION_CONTROL_ID, 0)
@@ -305,13 +308,14 @@ class CoordinatorDriver(HostDriver):
             batches.append(OneShotBatch(partition(where), 1, int(count), crc, 9, payload))
         offsets = None
         if "offsets" in options:
-            offsets = OneShotOffsets(options["offsets"], b"as sent")
+            offsets = _offsets(options["offsets"])
         return Transact(
             self._identity(words[0], options),
             int(words[1]),
             tuple(batches),
             offsets,
             seq(options.get("seq")),
+            chain_first=int(options.get("chain", 0)),
         )
 
     def _identity(self, name: str, options: dict[str, str]) -> ProducerIdentity:
@@ -447,7 +451,9 @@ class CoordinatorDriver(HostDriver):
                 return f"PREPARE_ABORT {show_tx(record.tx_id)} {record.cause.name}{why}{parts}"
             case OneShotStaged():
                 with_offsets = f" offsets={record.offsets.group}" if record.offsets else ""
-                return f"STAGED {show_tx(record.tx_id)} #{record.request_number}{with_offsets}"
+                chained = f" chain={record.chain_first}" if record.chain_first else ""
+                number = f"#{record.request_number}{chained}"
+                return f"STAGED {show_tx(record.tx_id)} {number}{with_offsets}"
             case OneShotPrepared():
                 return f"ONE_SHOT {show_tx(record.tx_id)} #{record.request_number}"
             case OneShotSkipped():
@@ -547,6 +553,16 @@ def show_begin(answer: BeginAnswer) -> str:
     return f"{name}{answer.result.name}{cause}"
 
 
+def _offsets(word: str) -> OneShotOffsets:
+    """Of one partition where none is named."""
+    group, _, places = word.partition("@")
+    message = offset_manager_pb2.GroupOffsets(group=group)
+    for place in (places or "i/0").split("+"):
+        where = partition(place)
+        message.offsets.add().partition.MergeFrom(partition_message(where))
+    return OneShotOffsets(group, message.SerializeToString())
+
+
 def show_owed(owed: Owed) -> str:
     match owed:
         case OweMarkers():
@@ -559,7 +575,14 @@ def show_owed(owed: Owed) -> str:
             )
             return f"markers to {show_partition(owed.participant)}: {markers}"
         case OweOffsets():
-            after = f" after {show_tx(owed.after)}" if owed.after else ""
+            before = sorted(set(owed.after.values()))
+            if len(before) > 1:
+                chained = ",".join(
+                    f"{show_partition(p)}:{show_tx(t)}" for p, t in sorted(owed.after.items())
+                )
+            else:
+                chained = "".join(map(show_tx, before))
+            after = f" after {chained}" if chained else ""
             where = show_partition(owed.offsets.participant)
             return f"offsets of {show_tx(owed.tx_id)} to {where}{after}"
         case OweDecision():

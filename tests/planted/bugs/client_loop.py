@@ -86,7 +86,7 @@ BUGS: Final = (
                 "        if False:\n            # By a record",
             ),
             Edit(
-                "oncelog.aio.transactions:Transaction._spoil",
+                "oncelog.aio.ending:Ending._spoil",
                 "        self._release()",
                 "        pass",
             ),

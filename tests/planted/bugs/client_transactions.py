@@ -222,7 +222,7 @@ BUGS: Final = (
         "I21: after an outcome in doubt the group says where it stands",
         (
             Edit(
-                "oncelog.aio.transactions:Transaction._lose",
+                "oncelog.aio.ending:Ending._lose",
                 "        self._consumed.unknown()",
                 "        pass",
             ),

@@ -117,9 +117,10 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_spark.fetch:_chunks",
-                "yield Chunk(pa.concat_arrays(offsets), joined(parts))",
-                "first, rows = offsets[0][0].as_py(), joined(parts)\n"
-                "        yield Chunk(pa.array(range(first, first + len(rows))), rows)",
+                "    if parts:\n"
+                "        yield Chunk(partition, pa.concat_arrays(offsets), joined(parts))",
+                "    if parts:\n        first, rows = offsets[0][0].as_py(), joined(parts)\n"
+                "        yield Chunk(partition, pa.array(range(first, first + len(rows))), rows)",
             ),
         ),
         {

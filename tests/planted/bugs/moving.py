@@ -123,7 +123,7 @@ BUGS: Final = (
         "I18: a leader that has no replica after a move leads no more",
         (
             Edit(
-                "oncelog_server.runtime.leadership.isr:_changed",
+                "oncelog_server.runtime.leadership.isr:changed",
                 "leader=state.leader if state.leader.node_id in assignment.replicas else None",
                 "leader=state.leader",
             ),

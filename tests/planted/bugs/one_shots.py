@@ -26,7 +26,7 @@ BUGS: Final = (
         "a crash tears the records of one decision apart, and the later one-shot stays staged",
         (
             Edit(
-                "oncelog_server.coordinator.machine:CoordinatorMachine.owed",
+                "oncelog_server.coordinator.machine:CoordinatorMachine.owed_beside_markers",
                 "owed.append(OweDecision(tx_id))",
                 "pass",
             ),
@@ -155,6 +155,85 @@ BUGS: Final = (
         ),
         {
             story("coordinator/one_shot_disk_full"): "-transact p 2 -> DISK_FULL",
+        },
+    ),
+    Bug(
+        "what-builds-on-a-refused-one-is-decided-by-itself",
+        "a chain is refused from its first refused one on: the next one moves another partition, "
+        "and the offset manager takes it",
+        (
+            Edit(
+                "oncelog_server.coordinator.decide_one_shot:decide_answer",
+                "if follower.chain_first and _chain_of(follower) == broken:",
+                "if False:",
+            ),
+        ),
+        {
+            story(
+                "coordinator/i03_a_chain_is_refused_from_the_first_on"
+            ): "-@8 PREPARE_ABORT T4 CHAIN TRANSACTION_ENDED",
+        },
+    ),
+    Bug(
+        "a-new-coordinator-goes-on-with-a-broken-chain",
+        "a crash tears the refusal of a chain apart: the next leader puts the rest of it",
+        (
+            Edit(
+                "oncelog_server.coordinator.machine:CoordinatorMachine.owed_beside_markers",
+                "if head.offsets is None or has_lost_its_chain(self.state, head):",
+                "if head.offsets is None:",
+            ),
+        ),
+        {
+            story("coordinator/i03_a_chain_is_refused_by_the_next_coordinator"): "-decision of T3",
+        },
+    ),
+    Bug(
+        "accepted-behind-a-refused-one-of-its-chain",
+        "what comes when its chain is refused already is not taken for the first of another one",
+        (
+            Edit(
+                "oncelog_server.coordinator.decide_one_shot:_require_chain",
+                "or producer.broken_chain == chain:",
+                ":",
+            ),
+        ),
+        {
+            story(
+                "coordinator/i03_a_chain_is_refused_from_the_first_on"
+            ): "-transact p 5 -> TRANSACTION_ENDED cause=CHAIN",
+        },
+    ),
+    Bug(
+        "a-late-copy-joins-another-chain",
+        "a copy of #3 comes when #2 is another content, of another chain",
+        (
+            Edit(
+                "oncelog_server.coordinator.decide_one_shot:_require_chain",
+                "if producer.chain != chain or",
+                "if",
+            ),
+        ),
+        {
+            story(
+                "coordinator/i03_a_chain_never_takes_the_place_of_another"
+            ): "-transact p 3 -> TRANSACTION_ENDED cause=CHAIN",
+        },
+    ),
+    Bug(
+        "chains-on-the-last-one-of-any-partition",
+        "#3 names #2, which moved another partition, and waits for the marker of #1",
+        (
+            Edit(
+                "oncelog_server.coordinator.one_shots:FirstStaged.chains_on",
+                "partition: chain[partition]",
+                "partition: max(chain.values())",
+            ),
+        ),
+        {
+            story(
+                "coordinator/one_shot_chain_by_partition"
+            ): "-offsets of T4 to offsets/6 after T2",
         },
     ),
     Bug(

@@ -230,7 +230,7 @@ BUGS: Final = (
         "I5: a failover takes seconds: what is replayed is bounded in frames, too",
         (
             Edit(
-                "oncelog_server.runtime.replica.follower_snapshots:FollowerSnapshots._is_worth_it",
+                "oncelog_server.runtime.replica.follower_snapshots:FollowerSnapshots._are_enough",
                 "or bool(are_enough)",
                 "or False",
             ),
@@ -247,7 +247,7 @@ BUGS: Final = (
         "reading a snapshot never costs more than the frames that it saves",
         (
             Edit(
-                "oncelog_server.runtime.replica.follower_snapshots:FollowerSnapshots._is_worth_it",
+                "oncelog_server.runtime.replica.follower_snapshots:FollowerSnapshots._are_enough",
                 "max(self._around.snapshot_every_bytes, self._restored_bytes)",
                 "self._around.snapshot_every_bytes",
             ),

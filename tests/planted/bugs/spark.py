@@ -1,4 +1,4 @@
-"""Bugs of the Spark connector: ranges, steps and writers, seen without a JVM."""
+"""Bugs of the Spark source: ranges, steps and groups, seen without a JVM."""
 
 from __future__ import annotations
 
@@ -76,7 +76,13 @@ BUGS: Final = (
     Bug(
         "task-passes-over-what-was-deleted-meanwhile",
         "I14: what is deleted between plan and read is a loss as well",
-        (Edit("oncelog_spark.fetch:read_range", "if fail_on_data_loss:", "if False:"),),
+        (
+            Edit(
+                "oncelog_spark.fetch:RangeReader._passes_over",
+                "if self._fail_on_data_loss:",
+                "if False:",
+            ),
+        ),
         {
             unit(
                 "spark/test_fetch",
@@ -146,9 +152,11 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_spark.source:OncelogStreamReader.partitions",
-                "step = BatchStep.of(subscription, options.group, begin, until)",
-                "readable = _within(subscription, options, begin)\n"
-                "            step = BatchStep.of(subscription, options.group, readable, until)",
+                "offsets = step_offsets(subscription, options.group, standing, begin, until)",
+                "readable = kept(begin, earliest=subscription.at(Edge.EARLIEST))\n"
+                "            offsets = step_offsets(\n"
+                "                subscription, options.group, standing, readable, until\n"
+                "            )",
             ),
         ),
         {
@@ -173,158 +181,6 @@ BUGS: Final = (
                 "spark/test_source",
                 "test_i34_a_batch_that_is_committed_is_read_again_and_registers_nothing",
             ): "== []",
-        },
-    ),
-    Bug(
-        "scope-is-the-run",
-        "I34: commit_seq's scope is the query, so that a new run finds what was committed",
-        (Edit("oncelog_spark.transaction:streaming_key", "scope=query_id", "scope=run_id"),),
-        {
-            unit(
-                "spark/test_source", "test_the_key_of_a_batch_is_its_query_run_and_number"
-            ): "== ('the-query', 'the-query', 3)",
-        },
-    ),
-    Bug(
-        "tasks-open-a-session",
-        "Spark tasks open no session",
-        (
-            Edit(
-                "oncelog_spark.transaction:enter",
-                "instance_id=key.instance_id",
-                "instance_id=key.instance_id, session=True",
-            ),
-        ),
-        {
-            unit(
-                "spark/test_transaction", "test_i34_every_attempt_asks_for_the_same_transaction"
-            ): "True)",
-        },
-    ),
-    Bug(
-        "losers-in-the-manifest",
-        "I34: the manifest names each writer with its own count",
-        (
-            Edit(
-                "oncelog_spark.manifest:build_manifest",
-                "(part.topic_id, part.number, message.writer): part.record_count",
-                "(part.topic_id, part.number, 0): part.record_count",
-            ),
-        ),
-        {
-            unit(
-                "spark/test_manifest", "test_i34_the_manifest_names_exactly_the_winners"
-            ): "== [(b'oncelog:o",
-        },
-    ),
-    Bug(
-        "sequence-counts-batches",
-        "a sequence counts records per partition of its writer",
-        (Edit("oncelog_spark.producing:TaskProducer._batches", "+= piece.num_rows", "+= 1"),),
-        {
-            unit(
-                "spark/test_producing",
-                "test_i9_sequences_count_records_per_partition_over_all_that_a_task_sends",
-            ): "== {0: [(0,",
-        },
-    ),
-    Bug(
-        "refused-batch-reported-as-written",
-        "I34: what a task reports stands in the journals, durable",
-        (
-            Edit(
-                "oncelog_spark.producing:TaskProducer._send",
-                "                raise_for(result)",
-                "                pass",
-            ),
-        ),
-        {
-            unit(
-                "spark/test_producing", "test_i34_a_task_whose_last_batch_is_not_durable_fails"
-            ): "DID NOT RAISE",
-        },
-    ),
-    Bug(
-        "unfinished-task-reports",
-        "I34: what a task reports stands in the journals, durable",
-        (
-            Edit(
-                "oncelog_spark.producing:TaskProducer.finish",
-                "            self._under_way.popleft().result()",
-                "            self._under_way.popleft()",
-            ),
-        ),
-        {
-            unit(
-                "spark/test_producing", "test_i34_a_task_whose_last_batch_is_not_durable_fails"
-            ): "DID NOT RAISE",
-        },
-    ),
-    Bug(
-        "positions-not-announced",
-        "I21: a sink that forgets the group of its source must not commit without the positions",
-        (
-            Edit(
-                "oncelog_spark.source:_register",
-                "transaction.enter(protocol, key, [pb.Partition.FromString(step.participant)])",
-                "transaction.enter(protocol, key)",
-            ),
-        ),
-        {
-            unit(
-                "spark/test_source",
-                "test_i34_a_task_registers_the_batchs_step_before_it_gives_a_row",
-            ): "assert [] == [",
-        },
-    ),
-    Bug(
-        "sink-begins-before-its-source",
-        "I21: whoever begins first announces, so the source must",
-        (
-            Edit(
-                "oncelog_spark.sink:write_task",
-                "first = next(iterator, None)\n    entered = transaction.enter(protocol, key)",
-                "entered = transaction.enter(protocol, key)\n    first = next(iterator, None)",
-            ),
-        ),
-        {
-            unit(
-                "spark/test_sink", "test_i21_a_task_lets_its_source_begin_first"
-            ): "'begin_transaction'",
-        },
-    ),
-    Bug(
-        "failed-job-fences-its-query",
-        "I16: a failed write inside of foreachBatch must not take the query's producer over",
-        (
-            Edit(
-                "oncelog_spark.failed_jobs:abort_untold",
-                "if key.producer_name and key.scope_is_run:",
-                "if False:",
-            ),
-        ),
-        {
-            unit(
-                "spark/test_failed_jobs",
-                "test_i16_a_producer_that_may_be_a_querys_is_not_registered_again",
-            ): "== []",
-        },
-    ),
-    Bug(
-        "an-earlier-batch-is-taken-for-a-mismatch",
-        "I34: what another batch left pending is no reason to end it",
-        (
-            Edit(
-                "oncelog_spark.agreement:_refuse",
-                "(found.commit_seq.scope, found.commit_seq.number) == (key.scope, key.number)",
-                "found.commit_seq.scope == key.scope",
-            ),
-        ),
-        {
-            unit(
-                "spark/test_agreement",
-                "test_what_is_not_of_this_batch_is_nobodys_mistake_here[the batch before]",
-            ): "assert not True",
         },
     ),
     Bug(
@@ -416,6 +272,86 @@ BUGS: Final = (
             unit(
                 "spark/test_source",
                 "test_i23_a_plain_commit_that_members_are_in_the_way_of_ends_the_query",
+            ): "DID NOT RAISE",
+        },
+    ),
+    Bug(
+        "ranges-of-one-partition-share-a-task",
+        "I14: a fetch names a partition once",
+        (
+            Edit(
+                "oncelog_spark.packing:_Task.takes",
+                "part.partition in self._partitions or len(self.parts) >= TASK_RANGES_MAX",
+                "len(self.parts) >= TASK_RANGES_MAX",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_packing", "test_ranges_of_one_partition_never_share_a_task"
+            ): "At index 0 diff",
+        },
+    ),
+    Bug(
+        "task-ends-with-its-first-range",
+        "I14: a task reads all of its ranges to their ends",
+        (
+            Edit(
+                "oncelog_spark.fetch:RangeReader.__iter__",
+                "if self._open:",
+                "if len(self._open) == len(read):",
+            ),
+        ),
+        {
+            unit("spark/test_fetch", "test_ranges_that_share_a_task_share_their_fetches"): "(1, 4)",
+        },
+    ),
+    Bug(
+        "minimum-of-a-batch-holds-available-now",
+        "Trigger.AvailableNow ends with all that there was",
+        (
+            Edit(
+                "oncelog_spark.source:OncelogStreamReader._waits",
+                "if at_least is None or self._target is not None:",
+                "if at_least is None:",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_source_options", "test_who_asks_for_all_gets_all_however_little"
+            ): "AssertionError: AvailableNow",
+        },
+    ),
+    Bug(
+        "deleted-topic-of-a-pattern-passes-silently",
+        "I14: a query ends where what it reads is gone, unless somebody says otherwise",
+        (
+            Edit(
+                "oncelog_spark.source:OncelogStreamReader._require_there",
+                "if gone and self._options.fail_on_data_loss:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_source_options",
+                "test_i14_a_topic_of_a_pattern_that_was_deleted_is_a_loss_or_left_out",
+            ): "DID NOT RAISE",
+        },
+    ),
+    Bug(
+        "late-start-begins-silently-at-the-end",
+        "a read begins where it was told to, or says that it cannot",
+        (
+            Edit(
+                "oncelog_spark.subscription:Subscription._by_time",
+                'if without and late == "error":',
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_source_options",
+                "test_a_time_behind_the_last_record_is_an_error_or_the_end",
             ): "DID NOT RAISE",
         },
     ),

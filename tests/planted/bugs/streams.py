@@ -105,6 +105,40 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "time-over-before-its-handler-begins",
+        "I31: every call ends, at its deadline at the latest",
+        (
+            Edit(
+                "oncelog_server.runtime.rpc.call_stream:CallStream._ended",
+                "if task.cancelled():",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "rpc/test_call_stream",
+                "test_i31_a_call_whose_time_is_over_before_its_handler_begins_is_answered",
+            ): "nobody answered it"
+        },
+    ),
+    Bug(
+        "earlier-deadline-waits-for-a-later-one",
+        "I31: every call ends, at its deadline at the latest",
+        (
+            Edit(
+                "oncelogpb.deadlines:Deadlines.add",
+                "if at < self._next:",
+                "if self._timer is None:",
+            ),
+        ),
+        {
+            unit(
+                "wire/test_deadlines",
+                "test_an_earlier_deadline_is_not_kept_waiting_by_a_later_one",
+            ): "assert [] == [2]"
+        },
+    ),
+    Bug(
         "last-answer-cut-off",
         "every call that was read is answered once, unless the stream ends first",
         (

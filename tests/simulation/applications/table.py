@@ -14,6 +14,7 @@ from tests.simulation.applications import (
     crews,
     gardening,
     keeping,
+    pipelining,
     producing,
     resting,
     settling,
@@ -108,6 +109,9 @@ APPLICATIONS: Final[Mapping[str, Application]] = {
     ),
     "unit crew": Application(_lives(crews.work_by_units), topics=crews.TOPICS),
     "hopper": Application(_lives(consuming.hop)),
+    pipelining.NAME: Application(
+        _lives(*[pipelining.copy_together] * 2, pipelining.copy_alone, pipelining.write_in_order)
+    ),
     "listener": Application(_lives(consuming.listen, consuming.listen)),
     "committed reader": Application(_lives(consuming.read_committed)),
     "buffered reader": Application(_lives(consuming.read_buffered)),
@@ -127,7 +131,7 @@ APPLICATIONS: Final[Mapping[str, Application]] = {
         not_beside=frozenset(
             {
                 *("enricher", "unnamed enricher", "member", "hopper", "listener", "questioner"),
-                *("volley", "crew", "plain crew", "unit crew"),
+                *("volley", "crew", "plain crew", "unit crew", pipelining.NAME),
                 *(keeping.NAME, settling.NAME, compacting.NAME),
             }
         ),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -84,12 +86,16 @@ class Steps:
 
     def __init__(self, *ends: errors.OncelogError | None) -> None:
         self.ends = list(ends)
+        # Nothing is in flight.
+        self.line = SimpleNamespace(taken_back=0, at_most=lambda _: nullcontext())
 
     async def poll(self, timeout_s: float) -> Any:
         return "batch" if self.ends else None
 
     def transaction(self, consumer: object) -> Steps:
         return self
+
+    async def flush(self) -> None: ...
 
     async def __aenter__(self) -> Steps:
         return self

@@ -113,7 +113,7 @@ def test_i11_one_group_per_participant_and_the_next_carries_all_that_is_due() ->
         c.around.markers = slow
         who = await producer(c)
         tx_ids = [await committed(c, who, number, 0) for number in (1, 2, 3)]
-        assert len(requests(c)) == 1
+        assert len(requests(c)) == 1, "one group at a time"
         gate.set()
         await until(is_over(c, *tx_ids))
         sent = [[m.tx_id for g in r.groups for m in g.markers] for r in requests(c)]

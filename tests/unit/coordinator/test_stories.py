@@ -100,6 +100,7 @@ class Story:
             verb = "sync"
         getattr(self, verb)(name)
         self._look_at_owed()
+        self._look_at_chains()
 
     # ------------------------------------------------------------------------------------- clients
 
@@ -131,7 +132,25 @@ class Story:
         number = 1 if producer is None else producer.next_request_number
         number += self.random.choice([-1, 0, 0, 0, 0, 1])
         offsets = self.random.choice([None, None, OneShotOffsets("g", b"")])
-        self._submit(Transact(self._who(name), max(1, number), BATCHES, offsets), name)
+        # Of no chain, the first of one, or behind what was sent before.
+        last = 0 if producer is None else producer.chain.first
+        first = min(self.random.choice([0, number, last, last, last]), number)
+        command = Transact(
+            self._who(name), max(1, number), BATCHES, offsets, chain_first=max(0, first)
+        )
+        self._submit(command, name)
+
+    def _look_at_chains(self) -> None:
+        """Of each chain what is committed stands before what is aborted (I3, I10)."""
+        refused: set[tuple[object, ...]] = set()
+        decided = (t for t in self.machine.state.transactions if t.prepare_offset)
+        for transaction in sorted(decided, key=lambda t: t.prepare_offset):
+            if not transaction.chain_first:
+                continue
+            chain = (transaction.producer_id, transaction.generation, transaction.chain_first)
+            assert not (transaction.is_committed and chain in refused), "behind a refused one"
+            if not transaction.is_committed:
+                refused.add(chain)
 
     def session(self, name: str) -> None:
         stream_id = self.random.randrange(1, 4)
@@ -259,8 +278,8 @@ class Story:
             same = transaction.producer_id == owed.producer.producer_id
             if same and transaction.tx_id < owed.tx_id and transaction.is_one_shot:
                 assert 0 < transaction.prepare_offset < self.host.high_watermark, "request order"
-        if owed.after:
-            assert state.transactions[owed.after].is_committed, "chains on a committed one only"
+        for after in owed.after.values():
+            assert state.transactions[after].is_committed, "chains on a committed one only"
 
     def _apply_marker(self, participant: PartitionId, marker: Any) -> None:
         """As a participant does: an older COMMITTED is a repeat, so one that it has not

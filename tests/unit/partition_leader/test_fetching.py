@@ -7,7 +7,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from oncelog_server.partition_leader.fetching import REPLY_MARGIN_MS
+from oncelog_server.partition_leader.reads import Reader
 from oncelog_server.partition_leader.service import PartitionLeaderService
 from oncelogpb import bulk
 from oncelogpb.v1 import partition_leader_pb2 as pb
@@ -81,5 +84,47 @@ def test_of_rows_one_reply_gives_no_more_than_is_converted_at_once() -> None:
         assert len(stored.batches) == 4
         (rows,) = decoded(await service.fetch(fetch(format_=pb.FORMAT_ROWS), FakeCall()))
         assert 1 <= len(rows.batches) < 4
+
+    run(story)
+
+
+def test_a_subscription_reads_once_what_comes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[int] = []
+    read = Reader.read
+
+    async def counted(self: Reader, replica: Any, from_offset: int, **options: Any) -> Any:
+        reads.append(from_offset)
+        return await read(self, replica, from_offset, **options)
+
+    monkeypatch.setattr(Reader, "read", counted)
+
+    async def story(world: World, service: PartitionLeaderService) -> None:
+        wanted = [pb.FetchPartition(partition=partition_of(FIRST))]
+        replies: Any = service.subscribe(pb.SubscribeRequest(partitions=wanted), FakeCall())
+        for number in range(5):
+            coming = asyncio.ensure_future(anext(replies))
+            await asyncio.sleep(0.01)
+            await service.produce(plain(batch([b"%d" % number], sequence=number)), FakeCall())
+            assert [values_of(one) for one in decoded(await coming)] == [[b"%d" % number]]
+        assert reads == [0, 0, 1, 2, 3, 4], "at the beginning, and once for each record"
+        await replies.aclose()
+
+    run(story)
+
+
+def test_a_subscription_misses_nothing_that_comes_while_its_reply_is_written() -> None:
+    async def story(world: World, service: PartitionLeaderService) -> None:
+        wanted = [pb.FetchPartition(partition=partition_of(place)) for place in (FIRST, SECOND)]
+        replies: Any = service.subscribe(pb.SubscribeRequest(partitions=wanted), FakeCall())
+        await service.produce(plain(batch([b"a"])), FakeCall())
+        assert [values_of(one) for one in decoded(await anext(replies))] == [[b"a"]]
+        # It was not asked for more yet: its reply is being written.
+        await service.produce(plain(batch([b"b"], sequence=1)), FakeCall())
+        await service.produce(plain(batch([b"c"], partition=SECOND)), FakeCall())
+        values: list[bytes] = []
+        while len(values) < 2:
+            values += [value for one in decoded(await anext(replies)) for value in values_of(one)]
+        assert sorted(values) == [b"b", b"c"]
+        await replies.aclose()
 
     run(story)

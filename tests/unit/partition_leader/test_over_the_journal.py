@@ -89,6 +89,7 @@ class Process:
             put_aside=put_aside,
             begin_anew=put_aside,
             led=lambda: None,
+            stirred=lambda driver: None,
             make_outbox=lambda driver: role.outbox(driver, self.world.env),
         )
         env = replace(self.world.env, replicas=_One(self.driver))

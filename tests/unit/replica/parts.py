@@ -207,6 +207,8 @@ def copy_of(in_sync: InSync) -> InSync:
     other: InSync = _shallow(in_sync)
     other._progress = dict(in_sync._progress)
     other._newest = dict(in_sync._newest)
+    other._speaking, other._level = set(in_sync._speaking), dict(in_sync._level)
+    other._silent_since_ms = dict(in_sync._silent_since_ms)
     other._hw = _shallow(in_sync._hw)
     other._hw._synced = dict(in_sync._hw._synced)
     return other

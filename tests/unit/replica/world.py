@@ -288,7 +288,7 @@ class World:
         process, log = self._change(node)
         log.sync()
         if process.in_sync is not None:
-            process.in_sync.synced(log.synced_end)
+            process.in_sync.synced(log.synced_end, now_ms=0)
         elif process.following is not None:
             self._send(node, process, process.following.synced())
 
@@ -428,13 +428,15 @@ class World:
             inherited=process.known_high_watermark,
         )
         process.following = process.supply = None
-        process.in_sync.synced(log.synced_end)
+        process.in_sync.synced(log.synced_end, now_ms=0)
 
     def _wanted(self, book: InSync, laggard: bytes) -> IsrChange | None:
         """What a leader asks for where only `laggard` has fallen behind."""
         if not laggard:
             return book.next_change(0)
         later = copy_of(book)
+        # However much it has: its dialog may just have ended.
+        later._level.pop(Incarnation(laggard), None)
         for member, progress in book._progress.items():
             if member != laggard:
                 later._progress[member] = progress._replace(caught_up_ms=LATE_MS)
@@ -500,7 +502,7 @@ class World:
         leader_node = leader.boot[:1]
         leader, leader_log = self._change(leader_node)
         assert leader.in_sync is not None
-        leader.in_sync.opened(log.incarnation, node=node)
+        leader.in_sync.opened(log.incarnation, node=node, now_ms=0)
         supply = Follower(epoch, leader_log, stream=Room(ROOM_BYTES), catch_up=Room(ROOM_BYTES))
         process.following, process.supply, process.leader_boot = following, supply, leader.boot
         said: object = following.ask()

@@ -83,6 +83,8 @@ class Bench:
         self.segment_bytes = segment_bytes
         # How its leader is reached.
         self.follow: OpenDialog = nobody
+        # What hears that something is to be done for the replica.
+        self.stirred: Callable[[Driver], None] = lambda driver: None
         self.copies = 1
         # Processes of the other replicas, and how they are asked.
         self.others: Callable[[PartitionId, int], Sequence[Address]] = lambda *asked: ()
@@ -156,6 +158,7 @@ class Bench:
             put_aside=nothing,
             begin_anew=begin_anew,
             led=lambda: None,
+            stirred=lambda driver: self.stirred(driver),
             make_outbox=self._make_outbox,
         )
 

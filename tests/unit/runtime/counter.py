@@ -11,6 +11,7 @@ from oncelog_server.core.frame import At, Frame, FrameKind
 from oncelog_server.core.ids import JournalOffset, PartitionId, TopicId
 from oncelog_server.core.machine import (
     NOTHING_SAVED,
+    REST_MS_MAX,
     Codec,
     Decision,
     EpochStart,
@@ -45,6 +46,7 @@ class CounterMachine:
         self.sums: list[int] = []
         self.ticks = 0
         self.rests = True
+        self.rests_at_most_ms = REST_MS_MAX
         # What a test says of the frames that are read again.
         self.needs_from = 0
         self.wants_from = 0
@@ -76,8 +78,8 @@ class CounterMachine:
         return ()
 
     @property
-    def is_at_rest(self) -> bool:
-        return self.rests
+    def rests_ms(self) -> int:
+        return self.rests_at_most_ms if self.rests else 0
 
     def check(self) -> None:
         assert self.total == (self.sums[-1] if self.sums else 0)

@@ -11,6 +11,7 @@ from oncelog_server.runtime.replication.describing import add_disk_use, describe
 from oncelogpb.v1 import replication_pb2 as pb
 from tests.unit.runtime import bench as one_replica
 from tests.unit.runtime.bench import PARTITION, Bench
+from tests.unit.runtime.counter import Add
 from tests.unit.runtime.test_replicas_in_sync import B, C, acknowledge, lead, story
 
 
@@ -27,6 +28,7 @@ def test_a_leader_says_whether_it_takes_writes_and_who_keeps_up() -> None:
         acknowledge(bench, B)
         ready = described(bench)
         assert (ready.stage, ready.takes_writes) == (pb.REPLICA_STAGE_READY, True)
+        written = bench.driver.submit(Add(1))
         await asyncio.sleep(2)
         acknowledge(bench, C)
         halted = described(bench)
@@ -41,6 +43,8 @@ def test_a_leader_says_whether_it_takes_writes_and_who_keeps_up() -> None:
         assert book is not None
         book.closed(B, now_ms=bench.loop.now().monotonic_ms)
         assert not described(bench).followers[0].has_dialog
+        assert not written.done()
+        written.cancel()
 
     story(tell)
 

@@ -13,6 +13,7 @@ import pytest
 from oncelog_server.core.frame import StoredFrame
 from oncelog_server.core.ids import Incarnation, PartitionId, TopicId
 from oncelog_server.core.ports import Address, ClusterMetadata, PartitionInfo, TopicInfo
+from oncelog_server.runtime.agenda import Agenda
 from oncelog_server.runtime.replica.driver import Driver
 from oncelog_server.runtime.replica.epochs import UNCLEAN_SKIP
 from oncelog_server.runtime.replica.record import load_record
@@ -52,15 +53,18 @@ class Shelf(Bench):
     def __init__(self, loop: VirtualTimeLoop) -> None:
         super().__init__(loop)
         self.metadata = OneTopic()
+        self.make_outbox: Callable[[], Quiet] = Quiet
+        self.agenda = Agenda(lambda: loop.now().monotonic_ms)
         self.replicas = RoleReplicas(
             self.role,
             self.disk,
             cast(ClusterMetadata, self.metadata),
             self.around,
-            lambda driver: Quiet(),
+            lambda driver: self.make_outbox(),
             1 << 16,
             lambda count: bytes(count),
             TailBudget(),
+            self.agenda,
         )
 
     async def granted(self, epoch: int, *, unclean_epoch: int = 0) -> None:
@@ -321,7 +325,8 @@ def test_nothing_is_noted_beside_the_thread_that_closes_the_log() -> None:
             raise AssertionError("two threads write its files")
 
         async def beside(work: Callable[[], None]) -> None:
-            shelf.replicas.note_synced_ends()
+            for replica in shelf.agenda.busy:
+                replica.report()
             work()
 
         shelf.offload = beside

@@ -93,6 +93,9 @@ def test_i5_with_too_few_in_sync_nothing_is_appended() -> None:
     async def tell(bench: Bench) -> None:
         await lead(bench, B)
         acknowledge(bench, B)
+        book, now = bench.leadership.followers.book, bench.loop.now
+        assert book is not None
+        book.closed(B, now_ms=now().monotonic_ms)
         await asyncio.sleep(2)
         end = bench.journal.log_end
         with pytest.raises(NotEnoughReplicas):
@@ -101,6 +104,7 @@ def test_i5_with_too_few_in_sync_nothing_is_appended() -> None:
         assert await bench.driver.submit(Add(0)) == 0, "what writes nothing is answered"
         bench.driver.tick()
         assert bench.changes == [], "the ISR never has fewer than min_insync_replicas"
+        book.opened(B, node=B.hex()[:2], now_ms=now().monotonic_ms)
         acknowledge(bench, B)
         answer = bench.driver.submit(Add(5))
         await bench.around.commit.flush()

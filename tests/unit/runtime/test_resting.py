@@ -1,45 +1,52 @@
 """A thousand partitions that nobody uses cost next to nothing, and stop at once: what is at rest is
-ticked seldom, noted once, and leaves no snapshot that no start would be quicker for."""
+looked at seldom, noted once, and leaves no snapshot that no start would be quicker for."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 
+from oncelog_server.core.machine import REST_MS_MAX
 from oncelog_server.runtime.replica.leading import REST_AFTER_TICKS
-from oncelog_server.runtime.replicas import CHECKPOINTS_AT_ONCE, RESTING_TICKS
-from oncelog_server.runtime.target import Lead
-from tests.unit.runtime.counter import Add
+from oncelog_server.runtime.replicas import CHECKPOINTS_AT_ONCE
+from oncelog_server.runtime.target import Lead, Leave
+from tests.unit.runtime.counter import Add, Quiet
 from tests.unit.runtime.test_replicas import PARTITION, Shelf, story
 
+TICK_MS = 100
+# Ticks from one look to the next one, at rest.
+LOOK_TICKS = REST_MS_MAX // TICK_MS
 
-def turn(shelf: Shelf, ticks: int) -> int:
-    """So many ticks, and a look as each second has; how often the machine saw one."""
+
+async def turn(shelf: Shelf, ticks: int, *, reports: bool = True) -> int:
+    """So many ticks, and a report as each second has; how often the machine saw one."""
     machine = shelf.replicas.lead(PARTITION).machine
     before = machine.ticks
     for number in range(ticks):
-        shelf.replicas.tick()
-        if number % 10 == 0:
-            shelf.replicas.note_synced_ends()
+        await asyncio.sleep(TICK_MS / 1000)
+        shelf.agenda.turn()
+        if number % 10 == 0 and reports:
+            await shelf.agenda.report()
+        shelf.agenda.check()
     seen: int = machine.ticks - before
     return seen
 
 
-def test_who_is_at_rest_is_ticked_seldom_and_again_when_there_is_work() -> None:
+def test_who_is_at_rest_is_looked_at_seldom_and_ticked_again_when_there_is_work() -> None:
     async def tell(shelf: Shelf) -> None:
         await shelf.granted(1)
         driver = shelf.replicas.lead(PARTITION)
-        turn(shelf, 2 * REST_AFTER_TICKS)
-        assert turn(shelf, 10 * RESTING_TICKS) == 10, "seldom, and for ever"
+        await turn(shelf, 4 * REST_AFTER_TICKS)
+        assert await turn(shelf, 10 * LOOK_TICKS) == 10, "seldom, and for ever"
         await driver.submit(Add(1))
-        assert turn(shelf, REST_AFTER_TICKS // 2) == REST_AFTER_TICKS // 2
-        turn(shelf, 2 * REST_AFTER_TICKS)
-        assert turn(shelf, 10 * RESTING_TICKS) == 10
+        assert await turn(shelf, REST_AFTER_TICKS) == REST_AFTER_TICKS
+        await turn(shelf, 4 * REST_AFTER_TICKS)
+        assert await turn(shelf, 10 * LOOK_TICKS) == 10
         driver.signal("a look, as outboxes take")
-        assert turn(shelf, RESTING_TICKS) == 1
+        assert await turn(shelf, LOOK_TICKS) == 1
         driver.machine.rests = False
         driver.signal("something that starts a timer")
-        assert turn(shelf, 3) == 3
+        assert await turn(shelf, 3) == 3
 
     story(tell)
 
@@ -48,7 +55,61 @@ def test_who_has_a_timer_is_ticked_each_time() -> None:
     async def tell(shelf: Shelf) -> None:
         await shelf.granted(1)
         shelf.replicas.lead(PARTITION).machine.rests = False
-        assert turn(shelf, 5 * RESTING_TICKS) == 5 * RESTING_TICKS
+        assert await turn(shelf, 200) == 200
+
+    story(tell)
+
+
+def test_a_machine_says_when_it_wants_the_next_tick() -> None:
+    async def tell(shelf: Shelf) -> None:
+        await shelf.granted(1)
+        await turn(shelf, 4 * REST_AFTER_TICKS)
+        machine = shelf.replicas.lead(PARTITION).machine
+        await turn(shelf, LOOK_TICKS)
+        machine.rests_at_most_ms = 2_000
+        await turn(shelf, LOOK_TICKS)
+        assert await turn(shelf, 1_000) == 1_000 * TICK_MS // 2_000
+
+    story(tell)
+
+
+def test_i29_a_change_of_the_topics_settings_ends_a_rest() -> None:
+    async def tell(shelf: Shelf) -> None:
+        await shelf.granted(1)
+        await turn(shelf, 4 * REST_AFTER_TICKS)
+        assert shelf.agenda.resting_count == 1
+        shelf.replicas.topics_changed({PARTITION.topic_id})
+        assert shelf.agenda.resting_count == 0
+        assert await turn(shelf, 1) == 1, "its outbox tells the machine"
+
+    story(tell)
+
+
+def test_i30_what_changes_in_etcd_wakes_those_that_owe_something_and_nobody_else() -> None:
+    async def tell(shelf: Shelf) -> None:
+        outbox = Quiet()
+        shelf.make_outbox = lambda: outbox
+        await shelf.granted(1)
+        driver = shelf.replicas.lead(PARTITION)
+        await asyncio.sleep(1)
+        before = outbox.wakes
+        shelf.agenda.wake()
+        assert outbox.wakes == before, "at a start thousands are busy, and owe nothing"
+        driver.machine.rests = False
+        shelf.agenda.wake()
+        assert outbox.wakes == before + 1
+
+    story(tell)
+
+
+def test_who_is_put_aside_is_looked_at_no_more() -> None:
+    async def tell(shelf: Shelf) -> None:
+        await shelf.granted(1)
+        await turn(shelf, 4 * REST_AFTER_TICKS)
+        await shelf.aimed(Leave())
+        shelf.agenda.check()
+        assert not shelf.agenda.busy
+        assert not shelf.agenda.resting_count
 
     story(tell)
 
@@ -58,12 +119,11 @@ def test_nobody_rests_before_others_can_count_on_what_it_synced() -> None:
         await shelf.granted(1)
         driver = shelf.replicas.lead(PARTITION)
         await driver.submit(Add(1))
-        for _ in range(5 * REST_AFTER_TICKS):
-            shelf.replicas.tick()
+        await turn(shelf, 5 * REST_AFTER_TICKS, reports=False)
         assert not driver.is_at_rest, "its synced end is not noted"
-        shelf.replicas.note_synced_ends()
+        await shelf.agenda.report()
         assert driver.journal.is_noted
-        turn(shelf, 2 * REST_AFTER_TICKS)
+        await turn(shelf, 4 * REST_AFTER_TICKS)
         assert driver.is_at_rest
 
     story(tell)
@@ -74,11 +134,11 @@ def test_who_rests_shows_what_it_showed_and_wakes_nobody() -> None:
         await shelf.granted(1)
         driver = shelf.replicas.lead(PARTITION)
         await driver.submit(Add(1))
-        turn(shelf, 2 * REST_AFTER_TICKS)
+        await turn(shelf, 4 * REST_AFTER_TICKS)
         assert driver.is_at_rest
         shown = dict(shelf.reporter.gauges)
         assert shown["high_watermark", str(PARTITION)] == driver.high_watermark
-        turn(shelf, 100)
+        await turn(shelf, 100)
         assert shelf.reporter.gauges == shown
 
     story(tell)

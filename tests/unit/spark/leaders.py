@@ -26,6 +26,8 @@ class Leaders:
         self.starts = [0] * len(logs)
         self.batches_per_fetch = batches_per_fetch
         self.topic_id = TOPIC_ID
+        # Every topic that there is; each of them has all the partitions.
+        self.names = ["t"]
         self.asked: list[tuple[str, Any]] = []
         self.script: dict[str, list[Any]] = {}
         # What the group has, by partition number: (offset, TxId that is pending).
@@ -48,6 +50,9 @@ class Leaders:
     def topic(self, name: str) -> leader.TopicDescription:
         parts = [leader.PartitionDescription(number=number) for number in range(len(self.logs))]
         return leader.TopicDescription(name=name, topic_id=self.topic_id, partitions=parts)
+
+    def _list_topics(self, request: leader.ListTopicsRequest) -> leader.ListTopicsReply:
+        return leader.ListTopicsReply(topics=[self.topic(name) for name in self.names])
 
     def call(self, method: str, request: Any, timeout_ms: int | None = None) -> Any:
         name = method.partition(".")[2]
@@ -93,12 +98,13 @@ class Leaders:
         reply = leader.ListOffsetsReply()
         for query in request.queries:
             number, at = query.partition.number, query.WhichOneof("at")
-            offset = self.end(number)
+            offset, found_us = self.end(number), None
             if at == "earliest":
                 offset = self.starts[number]
-            elif at == "timestamp_us":
-                offset = min(query.timestamp_us, offset)
-            reply.offsets.add(partition=query.partition, offset=offset)
+            elif at == "timestamp_us" and query.timestamp_us < offset:
+                # Offset n was written n microseconds after 1970.
+                offset = found_us = max(query.timestamp_us, self.starts[number])
+            reply.offsets.add(partition=query.partition, offset=offset, timestamp_us=found_us)
         return reply
 
     def _produce(self, request: leader.ProduceRequest) -> leader.ProduceReply:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from bisect import bisect_right
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oncelog.protocol import Protocol
 from oncelog_spark import fetch
-from oncelog_spark.fetch import DataLoss, read_range
+from oncelog_spark.fetch import Chunk, DataLoss, RangeOf, RangeReader
+from oncelog_spark.offsets import OffsetRange, TopicPartition
 from oncelogpb import errors
 from oncelogpb.v1 import partition_leader_pb2 as leader
 from oncelogpb.v1 import types_pb2 as pb
@@ -19,15 +23,25 @@ from tests.unit.client.compacted import partition_of
 from tests.unit.spark.leaders import TOPIC_ID, Leaders
 
 PARTITION = pb.Partition(topic_id=TOPIC_ID, number=0)
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def offsets(leaders: Leaders, start: int, end: int, *, mind: bool = True) -> list[tuple[int, int]]:
+def read_range(
+    protocol: Protocol, start: int, end: int, *, mind: bool = True, timeout_ms: int = 60_000
+) -> Iterator[Chunk]:
+    part = RangeOf(PARTITION, OffsetRange(T0, start, end))
+    reader = RangeReader(protocol, [part], fail_on_data_loss=mind, timeout_ms=timeout_ms)
+    with contextlib.closing(reader):
+        yield from reader
+
+
+def offsets(
+    leaders: Leaders, start: int, end: int, *, mind: bool = True, timeout_ms: int = 60_000
+) -> list[tuple[int, int]]:
     """(offset as it is given, offset that the value names) of each record."""
     return [
         (offset, int(value))
-        for chunk in read_range(
-            leaders.protocol, PARTITION, start, end, name="t/0", fail_on_data_loss=mind
-        )
+        for chunk in read_range(leaders.protocol, start, end, mind=mind, timeout_ms=timeout_ms)
         for offset, value in zip(
             chunk.offsets.tolist(), chunk.rows.column("value").to_pylist(), strict=True
         )
@@ -105,9 +119,7 @@ def test_i14_ranges_of_a_compacted_topic_have_what_is_left_of_them(seed: int) ->
     found = [
         (low, offset, value)
         for low, high in pairwise(edges)
-        for chunk in read_range(
-            leaders.protocol, PARTITION, low, high, name="t/0", fail_on_data_loss=True
-        )
+        for chunk in read_range(leaders.protocol, low, high)
         for offset, value in zip(
             chunk.offsets.tolist(), chunk.rows.column("value").to_pylist(), strict=True
         )
@@ -117,17 +129,15 @@ def test_i14_ranges_of_a_compacted_topic_have_what_is_left_of_them(seed: int) ->
     ]
 
 
-def test_nothing_for_a_while_is_waited_for_and_for_ever_is_a_loss(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(fetch, "EMPTY_FETCHES_MAX", 3)
+def test_nothing_for_a_while_is_waited_for_and_for_ever_is_a_loss() -> None:
+    patience = 3 * fetch.FETCH_WAIT_MS
     nothing = leader.FetchReply(partitions=[leader.FetchedPartition(partition=PARTITION)])
     leaders = Leaders([3, 3])
     leaders.script["fetch"] = [nothing, nothing]
-    assert offsets(leaders, 0, 6) == both(range(6))
+    assert offsets(leaders, 0, 6, timeout_ms=patience) == both(range(6))
     leaders.script["fetch"] = [nothing] * 9
-    with pytest.raises(DataLoss, match="offset 0, though 6 is the end"):
-        offsets(leaders, 0, 6)
+    with pytest.raises(DataLoss, match="t/0 at offset 0, though 6 is the end"):
+        offsets(leaders, 0, 6, timeout_ms=patience)
     assert len(leaders.script["fetch"]) in (5, 6), "it gave up after the third"
 
 
@@ -137,7 +147,9 @@ def test_what_was_deleted_is_a_loss_or_passed_over_as_the_option_says(
     leaders = Leaders([4, 4])
     leaders.starts = [10]
     told = "t/0: offsets 7 to 9 are deleted"
-    with pytest.raises(DataLoss, match=f"{told}, it begins at 10.*failOnDataLoss=false"):
+    with pytest.raises(
+        DataLoss, match=rf"{told}, it begins at 10 \(3 offsets\).*failOnDataLoss=false"
+    ):
         offsets(leaders, 7, 14)
     assert caplog.messages == []
     assert offsets(leaders, 7, 14, mind=False) == both(range(10, 14))
@@ -184,3 +196,109 @@ def test_an_error_of_the_partition_fails_the_task() -> None:
     leaders.script["fetch"] = [leader.FetchReply(partitions=[part])]
     with pytest.raises(errors.CorruptLog):
         offsets(leaders, 0, 4)
+
+
+# --------------------------------------------------------------------------- many ranges, one task
+
+
+def by_partition(reader: RangeReader) -> dict[TopicPartition, list[int]]:
+    found: dict[TopicPartition, list[int]] = {}
+    with contextlib.closing(reader):
+        for chunk in reader:
+            values = [int(value) for value in chunk.rows.column("value").to_pylist()]
+            assert chunk.offsets.tolist() == values
+            found.setdefault(chunk.partition, []).extend(values)
+    return found
+
+
+def ranges_of(*bounds: tuple[int, int]) -> list[RangeOf]:
+    return [
+        RangeOf(
+            pb.Partition(topic_id=TOPIC_ID, number=number),
+            OffsetRange(TopicPartition("t", number), *edges),
+        )
+        for number, edges in enumerate(bounds)
+    ]
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=6), min_size=1, max_size=5),
+    st.integers(1, 3),
+    st.data(),
+)
+def test_i14_ranges_that_share_a_task_are_read_whole_and_in_order(
+    logs: list[list[int]], per_fetch: int, data: st.DataObject
+) -> None:
+    bounds = [
+        (data.draw(st.integers(0, sum(log) // 2)), data.draw(st.integers(sum(log) // 2, sum(log))))
+        for log in logs
+    ]
+    leaders = Leaders(*logs, batches_per_fetch=per_fetch)
+    parts = ranges_of(*bounds)
+    reader = RangeReader(leaders.protocol, parts, fail_on_data_loss=True, timeout_ms=60_000)
+    assert by_partition(reader) == {
+        part.range.partition: list(range(part.range.start, part.range.end))
+        for part in parts
+        if part.range.offset_count
+    }
+
+
+def test_ranges_that_share_a_task_share_their_fetches() -> None:
+    leaders = Leaders([4], [4, 4], [4], batches_per_fetch=1)
+    reader = RangeReader(
+        leaders.protocol,
+        ranges_of((0, 4), (0, 8), (1, 4)),
+        fail_on_data_loss=True,
+        timeout_ms=60_000,
+    )
+    by_partition(reader)
+    asked = [
+        [(part.partition.number, part.offset) for part in request.partitions]
+        for request in leaders.of("fetch")
+    ]
+    assert asked == [[(0, 0), (1, 0), (2, 1)], [(1, 4)]]
+
+
+def test_what_was_deleted_of_one_range_keeps_no_other_back() -> None:
+    leaders = Leaders([4], [4])
+    leaders.starts = [10, 0]
+    parts = ranges_of((7, 14), (0, 4))
+    with pytest.raises(DataLoss, match="t/0: offsets 7 to 9"):
+        by_partition(
+            RangeReader(leaders.protocol, parts, fail_on_data_loss=True, timeout_ms=60_000)
+        )
+    goes_on = RangeReader(leaders.protocol, parts, fail_on_data_loss=False, timeout_ms=60_000)
+    assert by_partition(goes_on) == {T0: [10, 11, 12, 13], T1: [0, 1, 2, 3]}
+
+
+def test_a_reader_that_is_closed_early_asks_for_no_more() -> None:
+    leaders = Leaders([4] * 50, batches_per_fetch=1)
+    reader = RangeReader(
+        leaders.protocol, ranges_of((0, 200)), fail_on_data_loss=True, timeout_ms=60_000
+    )
+    with contextlib.closing(reader):
+        next(iter(reader))
+    # One that was given, and one ahead of it.
+    assert len(leaders.of("fetch")) <= 2
+
+
+def test_large_batches_are_not_joined_and_small_ones_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sizes(joined_bytes: int) -> list[int]:
+        monkeypatch.setattr(fetch, "JOINED_BYTES", joined_bytes)
+        leaders = Leaders([3] * 6, batches_per_fetch=6)
+        return [chunk.rows.num_rows for chunk in read_range(leaders.protocol, 0, 18)]
+
+    assert sizes(1_000_000) == [18]
+    assert sizes(1) == [3] * 6
+
+
+def test_only_columns_that_are_asked_for_are_given() -> None:
+    leaders = Leaders([2, 2])
+    reader = RangeReader(
+        leaders.protocol,
+        ranges_of((0, 4)),
+        fail_on_data_loss=True,
+        timeout_ms=60_000,
+        columns=["timestamp"],
+    )
+    assert [chunk.rows.schema.names for chunk in reader] == [["timestamp"]]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from oncelog_spark.offsets import (
     TOPIC_IDS,
     OffsetRange,
+    Times,
     TopicPartition,
     Vector,
     forward,
@@ -18,6 +19,7 @@ from oncelog_spark.offsets import (
     limit_step,
     losses,
     parse_positions,
+    parse_times,
     ranges,
     replaced_topics,
     to_json,
@@ -106,6 +108,25 @@ def test_ranges_cover_each_record_once(
         assert all(part.offset_count > 0 for part in mine)
 
 
+@given(steps, st.integers(1, 10**6), st.one_of(st.none(), st.integers(1, 40)))
+def test_no_range_is_longer_than_was_asked_for(
+    lags: dict[TopicPartition, tuple[int, int]], most: int, wanted: int | None
+) -> None:
+    most = max(most, max(lag for _, lag in lags.values()) // 50)
+    start = {tp: at for tp, (at, _) in lags.items()}
+    end = {tp: at + lag for tp, (at, lag) in lags.items()}
+    planned = ranges(start, end, min_partitions=wanted, max_records=most)
+    assert all(0 < part.offset_count <= most for part in planned)
+    assert sum(part.offset_count for part in planned) == sum(lag for _, lag in lags.values())
+
+
+def test_times_are_written_as_the_kafka_source_writes_them() -> None:
+    assert parse_times('{"a": {"0": 5, "1": 7}}') == Times({A0: 5, A1: 7})
+    assert Times(9).at(A0) == 9
+    with pytest.raises(ValueError, match="whole numbers from 0"):
+        parse_times('{"a": {"0": -1}}')
+
+
 def test_without_min_partitions_a_partition_is_one_range() -> None:
     assert ranges({A0: 1, A1: 5}, {A0: 4, A1: 5}) == [OffsetRange(A0, 1, 4)]
 
@@ -115,7 +136,7 @@ def test_what_the_log_cannot_serve_is_named() -> None:
         {A0: 3, A1: 5, B0: 1}, earliest={A0: 4, A1: 0, B0: 0}, latest={A0: 9, A1: 4, B0: 1}
     )
     assert [str(one) for one in lost] == [
-        "a/0: offsets 3 to 3 are deleted, it begins at 4",
+        "a/0: offsets 3 to 3 are deleted, it begins at 4 (1 offset)",
         "a/1: it ends at 4, before 5",
     ]
 

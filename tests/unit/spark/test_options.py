@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oncelog_spark.connection import ClusterAddress, TlsFiles
-from oncelog_spark.offsets import Edge, TopicPartition
+from oncelog_spark.offsets import Edge, Times, TopicPartition
 from oncelog_spark.options import OptionError, sink_options, source_options
 
 BASE = {"oncelog.bootstrap.servers": "localhost:7400", "subscribe": "a, b,a"}
@@ -29,14 +29,23 @@ def test_case_does_not_matter() -> None:
     ("extra", "advice"),
     [
         ({"startingOffset": "earliest"}, "did you mean `startingOffsets`"),
-        ({"subscribePattern": "x.*"}, "name the topics"),
+        ({"subscribePattern": "x.*"}, "no two of them"),
         ({"kafka.bootstrap.servers": "x"}, "use `oncelog.bootstrap.servers`"),
-        ({"kafka.max.partition.fetch.bytes": "1"}, "a setting of Kafka's own clients"),
+        ({"kafka.max.partition.fetch.bytes": "1"}, "sized by themselves"),
+        ({"kafka.metrics.sample.window.ms": "1"}, "a setting of Kafka's own clients"),
+        ({"kafka.session.timeout.ms": "1"}, "no member of its `group`"),
+        ({"kafkaConsumer.retries": "1"}, "`kafkaConsumer.pollTimeoutMs` says"),
+        ({"fetchOffset.retries": "1"}, "did you mean `fetchOffset.numRetries`"),
+        ({"groupIdPrefix": "x"}, "without `group` joins none"),
         ({"kafka.sasl.jaas.config": "x"}, "there are no passwords"),
-        ({"startingOffsetsByTimestampStrategy": "latest"}, "leave it out"),
-        ({"startingOffsetsByTimestamp": "{}"}, "use `startingTimestamp`"),
-        ({"maxTriggerDelay": "1m"}, "processing-time trigger"),
-        ({"maxRecordsPerPartition": "10"}, "use `minPartitions`"),
+        ({"startingOffsetsByTimestampStrategy": "earliest"}, "must be error or latest"),
+        ({"startingOffsetsByTimestamp": "{}"}, "`startingOffsetsByTimestamp`: must be JSON"),
+        ({"startingOffsetsByTimestamp": '{"a": {"0": -1}}'}, "milliseconds since 1970"),
+        ({"endingOffsetsByTimestamp": '{"a": {"0": 1}}'}, "no end"),
+        ({"maxTriggerDelay": "soon"}, "duration like 500ms"),
+        ({"maxTriggerDelay": "3 weeks"}, "duration like 500ms"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "is above"),
+        ({"maxRecordsPerPartition": "0"}, "from 1"),
         ({"path": "a"}, "has no path: name it in `subscribe`"),
         ({"checkpointLocation": "/c"}, "belongs to a stream's sink"),
         ({"oncelog.tls.cert": "/c"}, "did you mean `oncelog.tls.certificate`"),
@@ -45,7 +54,7 @@ def test_case_does_not_matter() -> None:
         ({"producer": "p"}, "belongs to the sink: here `transactionalSink`"),
         ({"topic": "t"}, "belongs to the sink"),
         ({"bootstrap": "x:1"}, "give one of them"),
-        ({"assign": '{"a": [0]}'}, "not both"),
+        ({"assign": '{"a": [0]}'}, "no two of them"),
         ({"maxOffsetsPerTrigger": "0"}, "from 1"),
         ({"minPartitions": "many"}, "whole number"),
         ({"failOnDataLoss": "no"}, "true or false"),
@@ -65,7 +74,7 @@ def test_a_wrong_source_option_is_refused_with_advice(extra: dict[str, str], adv
     ("given", "advice"),
     [
         ({"subscribe": "a"}, "bootstrap.servers` is missing"),
-        ({"bootstrap": "x:1"}, "either `subscribe`"),
+        ({"bootstrap": "x:1"}, "give one of `subscribe`"),
         ({"bootstrap": "x:1", "assign": '{"a": [0, 0]}'}, "once"),
         ({"bootstrap": "x:1", "assign": "a"}, "JSON like"),
         ({**BASE, "group": "g"}, "belong to streams"),
@@ -76,6 +85,39 @@ def test_a_wrong_source_option_is_refused_with_advice(extra: dict[str, str], adv
 def test_a_wrong_batch_option_is_refused_with_advice(given: dict[str, str], advice: str) -> None:
     with pytest.raises(OptionError, match=advice):
         source_options(given, streaming=False)
+
+
+def test_a_pattern_is_a_regular_expression() -> None:
+    given = {"bootstrap": "x:1", "subscribePattern": "orders-.*"}
+    options = source_options(given, streaming=True)
+    assert options.pattern is not None
+    assert options.pattern.pattern == "orders-.*"
+    assert (options.topics, options.assigned) == ((), ())
+    with pytest.raises(OptionError, match="no regular expression"):
+        source_options({**given, "subscribePattern": "orders-("}, streaming=True)
+
+
+def test_one_time_wins_over_times_and_these_over_offsets() -> None:
+    by_partition = '{"a": {"0": 5}}'
+    given = {
+        **BASE,
+        "startingOffsets": "earliest",
+        "startingOffsetsByTimestamp": by_partition,
+        "endingOffsetsByTimestamp": by_partition,
+    }
+    options = source_options(given, streaming=False)
+    assert options.start == options.end == Times({TopicPartition("a", 0): 5})
+    both = source_options({**given, "startingTimestamp": "7"}, streaming=False)
+    assert (both.start, both.end) == (Times(7), options.end)
+    assert options.late_start == "error", "as in the Kafka source"
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("250", 250), ("250ms", 250), ("2s", 2_000), ("1 min", 60_000), ("1H", 3.6e6)]
+)
+def test_durations_are_spelt_as_spark_spells_them(text: str, ms: int) -> None:
+    options = source_options({**BASE, "maxTriggerDelay": text}, streaming=True)
+    assert options.trigger_delay_ms_max == ms
 
 
 @pytest.mark.parametrize(("text", "sink"), [("true", ""), ("false", None), ("job", "job")])

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from oncelog_spark import producing
+from oncelog_spark.batch_transaction import Entered, Standing, TransactionLost
 from oncelog_spark.manifest import PartCount
 from oncelog_spark.producing import TaskProducer
-from oncelog_spark.transaction import Entered, Standing, TransactionLost
 from oncelogpb import errors, records
 from oncelogpb.v1 import partition_leader_pb2 as leader
 from oncelogpb.v1 import types_pb2 as pb

@@ -12,24 +12,20 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
-from oncelog_spark import claim, source, transaction
+from oncelog_spark import batch_transaction as transaction
+from oncelog_spark import claim, source
 from oncelog_spark.fetch import DataLoss
 from oncelog_spark.living_members import GroupHasMembers
-from oncelog_spark.offsets import TOPIC_IDS, OffsetRange, TopicPartition
+from oncelog_spark.offsets import TOPIC_IDS, OffsetRange
 from oncelog_spark.options import source_options
-from oncelog_spark.source import OncelogBatchReader, OncelogStreamReader, RangePartition
+from oncelog_spark.source import OncelogBatchReader, OncelogStreamReader, TaskRanges
 from oncelogpb import errors
 from oncelogpb.v1 import coordinator_pb2, offset_manager_pb2
 from oncelogpb.v1 import partition_leader_pb2 as leader
 from oncelogpb.v1 import types_pb2 as pb
 from tests.unit.spark.leaders import OFFSETS, TOPIC_ID, Leaders
-
-SCHEMA = StructType([StructField("offset", LongType()), StructField("value", BinaryType())])
-BASE = {"bootstrap": "x:1", "subscribe": "t", "longPollMs": "0"}
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-GROUP = {"group": "g", "transactionalSink": "job"}
+from tests.unit.spark.readers import BASE, GROUP, SCHEMA, T0, T1, at, planned, read_of, stream
 
 
 @pytest.fixture
@@ -39,22 +35,7 @@ def leaders(monkeypatch: pytest.MonkeyPatch) -> Leaders:
     return made
 
 
-def stream(**options: str) -> OncelogStreamReader:
-    return OncelogStreamReader(source_options({**BASE, **options}, streaming=True), SCHEMA)
-
-
-def at(zero: int, one: int, topic_id: bytes = TOPIC_ID) -> dict[str, Any]:
-    """A vector as Spark's checkpoint has it."""
-    return {"t": {"0": zero, "1": one}, TOPIC_IDS: {"t": topic_id.hex()}}
-
-
-def planned(reader: OncelogStreamReader, start: Any, end: Any) -> list[RangePartition]:
-    found = reader.partitions(start, end)
-    assert all(isinstance(part, RangePartition) for part in found)
-    return [part for part in found if isinstance(part, RangePartition)]
-
-
-def step(part: RangePartition) -> dict[int, tuple[str | None, int, int]]:
+def step(part: TaskRanges) -> dict[int, tuple[str | None, int, int]]:
     """By partition: kind of from, from, to."""
     message = offset_manager_pb2.GroupOffsets.FromString(part.step.positions)
     return {
@@ -159,10 +140,8 @@ def test_a_query_without_a_group_asks_nobody_for_members(leaders: Leaders) -> No
 def test_a_batch_ends_at_the_newest_record_or_at_its_limit(leaders: Leaders) -> None:
     reader = stream()
     assert reader.latestOffset(at(2, 0), ReadAllAvailable()) == at(10, 4)
-    assert reader.reportLatestOffset() == at(10, 4)
     limited = reader.latestOffset(at(2, 0), ReadMaxRows(6))
     assert limited == at(6, 2)
-    assert reader.reportLatestOffset() == at(10, 4)
 
 
 def test_i15_the_end_never_goes_back(leaders: Leaders) -> None:
@@ -224,7 +203,7 @@ def test_i14_a_partition_that_came_to_a_topic_is_read_from_its_first_record(
     leaders: Leaders, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert stream().latestOffset(GROWN, ReadMaxRows(5)) == at(7, 2)
-    ranges = [part.range for part in planned(stream(), GROWN, at(7, 3))]
+    ranges = read_of(planned(stream(), GROWN, at(7, 3)))
     assert ranges == [OffsetRange(T0, 4, 7), OffsetRange(T1, 0, 3)]
     # Then some of it is deleted before the batch is planned.
     leaders.starts[1] = 2
@@ -232,7 +211,7 @@ def test_i14_a_partition_that_came_to_a_topic_is_read_from_its_first_record(
         planned(stream(), GROWN, at(7, 3))
     assert caplog.messages == []
     goes_on = stream(failOnDataLoss="false")
-    ranges = [part.range for part in planned(goes_on, GROWN, at(7, 3))]
+    ranges = read_of(planned(goes_on, GROWN, at(7, 3)))
     assert ranges == [OffsetRange(T0, 4, 7), OffsetRange(T1, 2, 3)]
     assert "t/1: offsets 0 to 1 are deleted" in caplog.text
 
@@ -243,7 +222,7 @@ def test_a_topic_that_the_checkpoint_does_not_know_begins_at_its_earliest(
     leaders.starts[1] = 2
     unknown: dict[str, Any] = {TOPIC_IDS: {}}
     assert stream().latestOffset(unknown, ReadAllAvailable()) == at(10, 6)
-    ranges = [part.range for part in planned(stream(), unknown, at(7, 4))]
+    ranges = read_of(planned(stream(), unknown, at(7, 4)))
     assert ranges == [OffsetRange(T0, 0, 7), OffsetRange(T1, 2, 4)]
 
 
@@ -272,12 +251,6 @@ def test_i15_it_begins_where_the_group_stands_or_where_the_option_says(
     leaders.group = group
     assert stream(**options).initialOffset() == at(*begins)
     assert all(request.stable for request in leaders.of("fetch_offsets"))
-
-
-def test_starting_times_are_milliseconds(leaders: Leaders) -> None:
-    stream(startingTimestamp="5").initialOffset()
-    queries = [query for request in leaders.of("list_offsets") for query in request.queries]
-    assert {query.timestamp_us for query in queries} == {5_000}
 
 
 def test_i34_a_named_producer_of_a_lost_run_is_taken_over_before_the_group_is_asked(
@@ -331,7 +304,7 @@ def test_i21_what_an_open_transaction_holds_is_of_an_earlier_run(leaders: Leader
 
 def test_i21_a_batch_without_records_registers_its_step_in_one_task(leaders: Leaders) -> None:
     parts = planned(stream(**GROUP), at(6, 3), at(6, 3))
-    assert [(part.range.offset_count, step(part)[0][2]) for part in parts] == [(0, 6)]
+    assert [(part.ranges[0].offset_count, step(part)[0][2]) for part in parts] == [(0, 6)]
     assert planned(stream(), at(6, 3), at(6, 3)) == []
 
 
@@ -346,7 +319,7 @@ def test_i34_what_was_deleted_is_not_read_but_its_step_begins_where_the_last_one
     (part,) = planned(stream(**GROUP, failOnDataLoss="false"), at(2, 0), at(8, 0))
     (warning,) = caplog.messages
     assert "t/0: offsets 2 to 4 are deleted" in warning
-    assert part.range == OffsetRange(T0, 5, 8)
+    assert part.ranges == (OffsetRange(T0, 5, 8),)
     assert step(part)[0] == ("from_offset", 2, 8)
 
 
@@ -443,9 +416,11 @@ def test_i34_a_task_registers_the_batchs_step_before_it_gives_a_row(
     reader = stream(**GROUP)
     (part, *_) = planned(reader, at(2, 0), at(6, 3))
     leaders.asked.clear()
-    assert read(reader, part) == [(number, number) for number in range(2, 6)]
-    names = [name for name, _ in leaders.asked]
-    assert names[:3] == ["init_producer", "begin_transaction", "commit_transaction_offsets"]
+    rows = reader.read(part)
+    next(rows)
+    # The rows are fetched beside it, and given after.
+    names = [name for name, _ in leaders.asked if name != "fetch"]
+    assert names == ["init_producer", "begin_transaction", "commit_transaction_offsets"]
     (registered,) = leaders.of("commit_transaction_offsets")
     assert registered.tx_id == 77
     assert registered.offsets.SerializeToString(deterministic=True) == part.step.positions
@@ -464,10 +439,12 @@ def test_i34_a_batch_that_is_committed_is_read_again_and_registers_nothing(
     leaders: Leaders, task: dict[str, str]
 ) -> None:
     reader = stream(**GROUP)
-    (part, *_) = planned(reader, at(2, 0), at(6, 3))
+    parts = planned(reader, at(2, 0), at(6, 3))
     reply = coordinator_pb2.BeginTransactionReply
-    leaders.script["begin_transaction"] = [reply(result=reply.RESULT_ALREADY_COMMITTED)]
-    assert len(read(reader, part)) == 4
+    leaders.script["begin_transaction"] = [
+        reply(result=reply.RESULT_ALREADY_COMMITTED) for _ in parts
+    ]
+    assert sum(len(read(reader, part)) for part in parts) == 7
     assert leaders.of("commit_transaction_offsets") == []
 
 
@@ -522,7 +499,7 @@ def test_a_batch_read_is_of_the_range_that_its_options_say(leaders: Leaders) -> 
     timed = {**BASE, "startingTimestamp": "0", "endingTimestamp": "1"}
     leaders.logs = [[2000], [2000]]
     by_time = OncelogBatchReader(source_options(timed, streaming=False), SCHEMA)
-    ranges = [part.range for part in by_time.partitions() if isinstance(part, RangePartition)]
+    ranges = read_of(by_time.partitions())
     assert ranges == [OffsetRange(T0, 0, 1000), OffsetRange(T1, 0, 1000)]
 
 
@@ -538,7 +515,7 @@ def test_what_goes_while_a_batch_read_is_planned_is_no_loss_of_who_reads_from_th
     leaders.script["list_offsets"] = [first_asked]
     given = {**BASE, "startingOffsets": begins, "endingOffsets": '{"t": {"0": 7, "1": 0}}'}
     reader = OncelogBatchReader(source_options(given, streaming=False), SCHEMA)
-    ranges = [part.range for part in reader.partitions() if isinstance(part, RangePartition)]
+    ranges = read_of(reader.partitions())
     assert ranges == [OffsetRange(T0, 3, 7)]
 
 

@@ -347,8 +347,8 @@ def test_an_answer_to_another_question_is_no_answer() -> None:
     run(story())
 
 
-def test_an_answered_call_leaves_no_timer() -> None:
-    """It would hold the request until the call's deadline."""
+def test_an_answered_call_leaves_no_deadline() -> None:
+    """It would be looked at until then."""
 
     async def story() -> None:
         async def serve(context: Any) -> None:
@@ -358,11 +358,10 @@ def test_an_answered_call_leaves_no_timer() -> None:
 
         async with scripted(serve) as (_, stream):
             reply = stream.begin("init_producer", REQUEST)
-            (open_call,) = stream._open.values()
+            assert stream._deadlines.count == 1
             await reply
             await asyncio.sleep(0)
-            assert open_call.timer is not None
-            assert open_call.timer.cancelled()
+            assert stream._deadlines.count == 0
 
     run(story())
 

@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
+from oncelog._hand_over import HandOver
 from oncelog.errors import INSTEAD_OF_FORK, Closed, Forked
 
 T = TypeVar("T")
@@ -75,15 +76,21 @@ class LoopThread:
         except BaseException:
             work.close()
             raise
-        future: concurrent.futures.Future[T] | None = None
+        # Let go of when the work has ended.
+        over = threading.Lock()
+        over.acquire()
+        handed = HandOver(work, over.release)
         try:
-            future = asyncio.run_coroutine_threadsafe(work, self.loop)
-            return _await(future)
-        except concurrent.futures.CancelledError:
+            self.loop.call_soon_threadsafe(handed.begin)
+            while not over.acquire(timeout=LOOK_UP_SECONDS):
+                if handed.has_ended:
+                    break
+            return handed.result()
+        except asyncio.CancelledError:
             raise Closed(f"{self._name} was closed meanwhile") from None
         except BaseException:
             # KeyboardInterrupt, too, ends the work that nobody waits for any more.
-            self._interrupt(future, work)
+            self._interrupt(handed)
             raise
 
     def ask(self, question: Callable[[], T]) -> T:
@@ -122,18 +129,16 @@ class LoopThread:
             return await done
 
         self.require_usable()
-        work = start(serve)
-        future: concurrent.futures.Future[T] | None = None
+        handed = HandOver(start(serve), lambda: calls.put(None))
         try:
-            future = asyncio.run_coroutine_threadsafe(work, self.loop)
-            future.add_done_callback(lambda _: calls.put(None))
-            while (call := _next_of(calls)) is not None:
+            self.loop.call_soon_threadsafe(handed.begin)
+            while (call := _next_of(calls, handed)) is not None:
                 call()
-            return future.result()
-        except concurrent.futures.CancelledError:
+            return handed.result()
+        except asyncio.CancelledError:
             raise Closed(f"{self._name} was closed meanwhile") from None
         except BaseException:
-            self._interrupt(future, work)
+            self._interrupt(handed)
             raise
 
     def require_usable(self) -> None:
@@ -159,15 +164,12 @@ class LoopThread:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._ended.wait(CLOSE_SECONDS_MAX)
 
-    def _interrupt(
-        self, future: concurrent.futures.Future[T] | None, work: Coroutine[Any, Any, T]
-    ) -> None:
+    def _interrupt(self, handed: HandOver[Any]) -> None:
         """Cancels the work and waits until it has ended: what the caller does next must not meet a
-        transaction that is half way out. Nothing to do for work that failed by itself. `future` is
-        None where the interrupt came while it was handed over."""
-        if self._closed or (future is not None and future.done()):
+        transaction that is half way out. Nothing to do for work that failed by itself."""
+        if self._closed or handed.has_ended:
             return
-        ended = asyncio.run_coroutine_threadsafe(_cancel(work), self.loop)
+        ended = asyncio.run_coroutine_threadsafe(handed.cancel(), self.loop)
         with contextlib.suppress(
             concurrent.futures.TimeoutError, concurrent.futures.CancelledError
         ):
@@ -185,21 +187,14 @@ def _weakly(held: weakref.ref[LoopThread]) -> Callable[[Coroutine[Any, Any, Any]
     return run
 
 
-def _await(future: concurrent.futures.Future[T]) -> T:
-    """Its result, however long that takes."""
+def _next_of(calls: queue.SimpleQueue[C | None], handed: HandOver[Any]) -> C | None:
+    """None: the work has ended, and nothing is to be called any more."""
     while True:
         try:
-            return future.result(LOOK_UP_SECONDS)
-        except concurrent.futures.TimeoutError:
-            # Or the work's own.
-            if future.done():
-                return future.result()
-
-
-def _next_of(calls: queue.SimpleQueue[C]) -> C:
-    while True:
-        with contextlib.suppress(queue.Empty):
             return calls.get(timeout=LOOK_UP_SECONDS)
+        except queue.Empty:
+            if handed.has_ended and calls.empty():
+                return None
 
 
 def _serve(loop: asyncio.AbstractEventLoop, ended: threading.Event) -> None:
@@ -252,17 +247,6 @@ async def _say_and_stop(
             await asyncio.wait_for(words(), LAST_WORDS_SECONDS_MAX)
     finally:
         loop.stop()
-
-
-async def _cancel(work: Coroutine[Any, Any, Any]) -> None:
-    """Ends the task that runs `work`; a coroutine that never became one is closed."""
-    tasks = [task for task in asyncio.all_tasks() if task.get_coro() is work]
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)
-    else:
-        work.close()
 
 
 def _succeed(future: asyncio.Future[R], result: R) -> None:

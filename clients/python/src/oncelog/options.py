@@ -15,6 +15,9 @@ from typing import Any, Final, TypeVar
 from oncelog._core import batching, deletions, kafka_names, partitioners
 from oncelogpb import errors, records
 
+# Transactions of one producer that may be on their way: of so many a coordinator remembers the
+# answers.
+ONE_SHOTS_IN_FLIGHT_MAX: Final = 16
 # The longest that one call may be told to take.
 CALL_TIMEOUT_MS_MAX: Final = 10 * 60 * 1000
 # Of names that a server keeps.
@@ -92,6 +95,11 @@ class ProducerOptions:
     # default (60 s), or, of what a member of a group consumes, that member's session. One that is
     # longer than the session is refused (InvalidTimeout).
     transaction_timeout_ms: int = 0
+    # Transactions of a transactional producer that may be on their way, 1 to 16. Above 1, whoever
+    # leaves a small transaction goes on before it is decided; a refusal takes it back with all that
+    # come behind it, and is told where the next one begins or ends, by `flush` or by `close`. Large
+    # ones go alone, as do those with a commit_seq or with send_offsets.
+    in_flight: int = 1
 
     def validate(self) -> None:
         """Raises InvalidArgument naming the field."""
@@ -100,6 +108,7 @@ class ProducerOptions:
         require("buffer_bytes_max", self.buffer_bytes_max, self.batch_bytes, 1 << 40)
         require("delivery_timeout_ms", self.delivery_timeout_ms, 1, CALL_TIMEOUT_MS_MAX)
         require("transaction_timeout_ms", self.transaction_timeout_ms, 0, 24 * 3_600_000)
+        require_in_flight(self.in_flight)
         require_one("partitioner", self.partitioner, list(partitioners.PARTITIONERS))
         require_one("compression", self.compression, [kind.value for kind in records.Compression])
 
@@ -242,6 +251,18 @@ def require(name: str, value: float, least: float, most: float) -> None:
     """Raises InvalidArgument where value is no number in [least, most]."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
         raise errors.InvalidArgument(f"{name} is {value!r}, not in {least} to {most}", field=name)
+
+
+def require_in_flight(in_flight: int) -> None:
+    """Raises InvalidArgument, which names the limit."""
+    most = ONE_SHOTS_IN_FLIGHT_MAX
+    if not isinstance(in_flight, int) or isinstance(in_flight, bool) or not 1 <= in_flight <= most:
+        raise errors.InvalidArgument(
+            f"in_flight is {in_flight!r}, not in 1 to one_shots_in_flight_max = {most}: a "
+            "coordinator remembers the answers of so many",
+            field="in_flight",
+            limit="one_shots_in_flight_max",
+        )
 
 
 def require_short(name: str, value: str) -> None:

@@ -132,10 +132,11 @@ class Log:
         *,
         idle_timeout_s: float | None = None,
         stop_on: Sequence[int] = STOPS,
+        in_flight: int | None = None,
     ) -> int:
         """See `aio.Log.run`. `step` is called in this thread."""
         told = threading.Event()
-        with stopping(stop_on, told.set):
+        with stopping(stop_on, told.set), producer.twin.line.at_most(in_flight):
             return run_serving(
                 self._loop,
                 lambda serve: self._twin.run_until(
@@ -255,6 +256,13 @@ class TransactionalProducer:
             raise
         return Transaction(self._loop, made, self._calls)
 
+    def flush(self) -> None:
+        """See `aio.TransactionalProducer.flush`."""
+        try:
+            self._loop.run(self.twin.flush())
+        finally:
+            drain(self._calls)
+
     def close(self) -> None:
         """See `aio.TransactionalProducer.close`."""
         try:
@@ -293,6 +301,11 @@ class Transaction(Front):
     def ended(self) -> bool:
         """See `aio.Transaction.ended`."""
         return self._twin.ended
+
+    @property
+    def is_in_flight(self) -> bool:
+        """See `aio.Transaction.is_in_flight`."""
+        return self._twin.is_in_flight
 
     @property
     def already_committed(self) -> bool:
@@ -334,6 +347,13 @@ class Transaction(Front):
         """See `aio.Transaction.commit`."""
         try:
             self._loop.run(self._twin.commit())
+        finally:
+            drain(self._calls)
+
+    def decided(self) -> None:
+        """See `aio.Transaction.decided`."""
+        try:
+            self._loop.run(self._twin.decided())
         finally:
             drain(self._calls)
 

@@ -367,11 +367,19 @@ class TransactRequest(google.protobuf.message.Message):
     OFFSETS_FIELD_NUMBER: builtins.int
     COMMIT_SEQ_FIELD_NUMBER: builtins.int
     WAIT_FIELD_NUMBER: builtins.int
+    CHAIN_FIRST_FIELD_NUMBER: builtins.int
     request_number: builtins.int
     """Consecutive within a generation, from 1; at most 16 in flight. A known one gets its old answer,
     before anything else is judged; with another content it is DUPLICATE_SEQUENCE.
     """
     wait: oncelogpb.v1.types_pb2.Wait.ValueType
+    chain_first: builtins.int
+    """The request number with which the chain begins that this one belongs to; its own number where it
+    begins one. It takes effect only where all of the chain before it do: where one of them was
+    refused, so is this (TRANSACTION_ENDED), whatever else holds. For who sends several without
+    waiting. The first of a chain goes alone until it is answered: a number that was not used up may
+    begin another one. 0: of no chain.
+    """
     @property
     def producer(self) -> oncelogpb.v1.types_pb2.Producer: ...
     @property
@@ -399,9 +407,10 @@ class TransactRequest(google.protobuf.message.Message):
         offsets: oncelogpb.v1.offset_manager_pb2.GroupOffsets | None = ...,
         commit_seq: oncelogpb.v1.types_pb2.CommitSeq | None = ...,
         wait: oncelogpb.v1.types_pb2.Wait.ValueType = ...,
+        chain_first: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["commit_seq", b"commit_seq", "offsets", b"offsets", "producer", b"producer"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batches", b"batches", "commit_seq", b"commit_seq", "offsets", b"offsets", "producer", b"producer", "request_number", b"request_number", "wait", b"wait"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batches", b"batches", "chain_first", b"chain_first", "commit_seq", b"commit_seq", "offsets", b"offsets", "producer", b"producer", "request_number", b"request_number", "wait", b"wait"]) -> None: ...
 
 global___TransactRequest = TransactRequest
 

@@ -356,17 +356,24 @@ class EpochEnd(google.protobuf.message.Message):
 
     EPOCH_FIELD_NUMBER: builtins.int
     END_FIELD_NUMBER: builtins.int
+    FOLLOWER_MAY_REST_FIELD_NUMBER: builtins.int
     epoch: builtins.int
     """The largest leader epoch of the leader's log at or below the asked one; 0 if there is none."""
     end: builtins.int
     """Journal offset behind the last frame of that epoch."""
+    follower_may_rest: builtins.bool
+    """A follower that acknowledged everything need not say it again: this leader does not take it for
+    late, as long as their stream stands. Absent: a version whose leaders do, which hears it every third
+    of `replica_lag_ms`.
+    """
     def __init__(
         self,
         *,
         epoch: builtins.int = ...,
         end: builtins.int = ...,
+        follower_may_rest: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["end", b"end", "epoch", b"epoch"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["end", b"end", "epoch", b"epoch", "follower_may_rest", b"follower_may_rest"]) -> None: ...
 
 global___EpochEnd = EpochEnd
 

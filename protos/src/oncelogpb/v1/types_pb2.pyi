@@ -157,6 +157,8 @@ class _AbortCauseEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     """An operator."""
     ABORT_CAUSE_OFFSETS: _AbortCause.ValueType  # 6
     """A one-shot whose offsets were refused."""
+    ABORT_CAUSE_CHAIN: _AbortCause.ValueType  # 7
+    """A one-shot of a chain in which an earlier one was refused."""
 
 class AbortCause(_AbortCause, metaclass=_AbortCauseEnumTypeWrapper):
     """Why a transaction was aborted."""
@@ -174,6 +176,8 @@ ABORT_CAUSE_OPERATOR: AbortCause.ValueType  # 5
 """An operator."""
 ABORT_CAUSE_OFFSETS: AbortCause.ValueType  # 6
 """A one-shot whose offsets were refused."""
+ABORT_CAUSE_CHAIN: AbortCause.ValueType  # 7
+"""A one-shot of a chain in which an earlier one was refused."""
 global___AbortCause = AbortCause
 
 @typing.final

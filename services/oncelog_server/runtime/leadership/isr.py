@@ -54,7 +54,7 @@ async def change_isr(
             return None
         if found.mod_revision != compared_revision:
             return isr_of(state, found.mod_revision)
-        new = _changed(state, members, assignment)
+        new = changed(state, members, assignment)
         result = await etcd.txn([Compare(key, compared_revision)], [Put(key, encode(new))])
     except EtcdUnavailable:
         return None
@@ -62,9 +62,10 @@ async def change_isr(
     return isr_of(new, result.revision) if result.succeeded else None
 
 
-def _changed(
+def changed(
     state: PartitionState, members: Sequence[Incarnation], assignment: Assignment | None
 ) -> PartitionState:
+    """What its leader makes of it."""
     new = msgspec.structs.replace(state, isr=tuple(member.hex() for member in members))
     if assignment is None:
         return new

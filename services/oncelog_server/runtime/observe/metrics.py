@@ -34,6 +34,10 @@ SCRAPER_SECONDS_MAX: Final = 30
 TopicName = Callable[[bytes], str | None]
 # What a report says: kind, name, labels as given.
 Key = tuple[object, ...]
+# Of such a key. An enum's member is hashed by a function in Python, at each report.
+_COUNTER: Final = MetricKind.COUNTER.name
+_GAUGE: Final = MetricKind.GAUGE.name
+_DURATION: Final = MetricKind.DURATION.name
 # A metric's name, and the values of its labels.
 Series = tuple[str, ...]
 
@@ -153,14 +157,20 @@ class PrometheusReporter:
         self._sets: dict[Key, set[Series]] = {}
 
     def count(self, name: str, value: float = 1, **labels: str) -> None:
-        self._child(MetricKind.COUNTER, name, labels)(value)
+        key = (_COUNTER, name, *labels.items())
+        known = self._known.get(key)
+        (known or self._find(key, MetricKind.COUNTER, name, labels))(value)
 
     def gauge(self, name: str, value: float, **labels: str) -> None:
-        self._child(MetricKind.GAUGE, name, labels)(value)
+        key = (_GAUGE, name, *labels.items())
+        known = self._known.get(key)
+        (known or self._find(key, MetricKind.GAUGE, name, labels))(value)
 
     def observe(self, name: str, value_ms: float, **labels: str) -> None:
         """A duration, into a histogram."""
-        self._child(MetricKind.DURATION, name, labels)(value_ms / 1000)
+        key = (_DURATION, name, *labels.items())
+        known = self._known.get(key)
+        (known or self._find(key, MetricKind.DURATION, name, labels))(value_ms / 1000)
 
     def replace(
         self, name: str, whose: str, rows: Iterable[tuple[Mapping[str, str], float]]
@@ -180,7 +190,7 @@ class PrometheusReporter:
     def forget(self, label: str, value: str) -> None:
         """Drops every series whose only label has this value: they would stand for ever."""
         for name, metric in self._metrics.items():
-            key: Key = (metric.kind, name, (label, value))
+            key: Key = (metric.kind.name, name, (label, value))
             if metric.labels == (label,) and self._known.pop(key, None) is not None:
                 self._remove(self._shown.pop(key), key)
 
@@ -188,18 +198,10 @@ class PrometheusReporter:
         level = str(fields.pop("level", "info"))
         self._log.line(event, level=level, role=self._role, **fields)
 
-    def _child(
-        self, kind: MetricKind, name: str, labels: dict[str, str]
-    ) -> Callable[[float], None]:
-        key = (kind, name, *labels.items())
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = self._find(key, kind, name, labels)
-        return known
-
     def _find(
         self, key: Key, kind: MetricKind, name: str, labels: dict[str, str]
     ) -> Callable[[float], None]:
+        """The child's method, which is known from now on."""
         metric = self._declared(kind, name, labels)
         child = self._collectors[name]
         if labels:
@@ -212,6 +214,7 @@ class PrometheusReporter:
             MetricKind.DURATION: "observe",
         }[kind]
         bound: Callable[[float], None] = getattr(child, method)
+        self._known[key] = bound
         return bound
 
     def _declared(self, kind: MetricKind, name: str, labels: Mapping[str, str]) -> Metric:

@@ -75,11 +75,13 @@ class Driver:
         put_aside: Callable[[], Awaitable[None]],
         begin_anew: Callable[[], Awaitable[None]],
         led: Callable[[], None],
+        stirred: Callable[[Driver], None],
         make_outbox: Callable[[Driver], Outbox],
     ) -> None:
         """`open_log` raises JournalDamaged, OSError; `put_aside` moves the directory away for good;
         `begin_anew` too, so that `open_log` begins another one, and raises OSError; `led` is called
-        when an epoch has begun, which the directory is to say of itself."""
+        when an epoch has begun, which the directory is to say of itself; `stirred`, when something
+        is to be done for it, also where it said that it rests."""
         self.partition = partition
         self._role = role
         self._around = around
@@ -87,6 +89,7 @@ class Driver:
         # A write of a follower failed: the next attempt waits a moment.
         self._pauses = False
         self._make_outbox = make_outbox
+        self._stirred = stirred
         self._state = ReplicaState()
         # The one that goes where the target is; None: it is there.
         self._working: asyncio.Task[None] | None = None
@@ -104,6 +107,7 @@ class Driver:
             write_failed=self._write_failed,
             found_damage=self._found_damage,
             broken=self._broken,
+            stirred=self._stir,
         )
 
     # ------------------------------------------------------------------------------ what it shows
@@ -292,7 +296,11 @@ class Driver:
         while self._working is not None:
             await asyncio.wait([self._working])
 
+    def _stir(self) -> None:
+        self._stirred(self)
+
     def _go_on(self) -> None:
+        self._stir()
         if self._working is None and self._state.work() is not None:
             self._working = vital.spawn(self._work(), self._around.fatal)
 
@@ -464,13 +472,28 @@ class Driver:
             self._epochs.leadership.signal(signal)
 
     @property
+    def rests_ms(self) -> int:
+        """For how long nothing is to be done for it, nor to be shown of it that is not shown,
+        unless it is stirred; 0: something is."""
+        led, followed = self._epochs.led, self._epochs.followed
+        if led is not None:
+            return led.rests_ms if self.is_ready else 0
+        return 0 if followed is None or self._working is not None else followed.rests_ms
+
+    @property
     def is_at_rest(self) -> bool:
-        """It leads, and there is nothing to do for it or to show of it that is not shown."""
-        led = self._epochs.led
-        return self.is_ready and led is not None and led.is_at_rest
+        return self.rests_ms > 0
+
+    def look(self) -> None:
+        """Now and then, at rest."""
+        if self._epochs.led is not None:
+            self.tick()
+            self._epochs.led.scrub()
+        else:
+            self.report()
 
     def tick(self) -> None:
-        """Called every `tick_ms`, at rest seldom."""
+        """Called every `tick_ms` while something is to be done."""
         led = self._epochs.led
         if led is None:
             return
@@ -493,9 +516,11 @@ class Driver:
             self._epochs.led.followers.review()
 
     def wake(self) -> None:
-        """Something outside changed: a peer, a leader, a topic."""
-        if self._epochs.leadership is not None:
-            self._epochs.leadership.wake()
+        """Something outside changed: a peer, a leader, a topic. Whose machine rests owes nothing,
+        and hears of it at the next tick."""
+        led = self._epochs.led
+        if self.is_ready and led is not None and not led.machine.rests_ms:
+            led.wake()
 
     def report(self) -> None:
         """About every second: what others may count on (docs/leadership.md, "Disks"), gauges."""
@@ -505,11 +530,6 @@ class Driver:
                 self._epochs.followed.report()
         if self.is_ready and self._epochs.led is not None:
             self._epochs.led.report()
-
-    def scrub(self) -> None:
-        """Now and then, at rest."""
-        if self._epochs.led is not None and self.is_ready:
-            self._epochs.led.scrub()
 
     def _is_in_a_thread(self) -> bool:
         """Who leaves notes what is synced when its log is closed, in a thread; one that is cut is

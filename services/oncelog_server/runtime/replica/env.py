@@ -14,6 +14,7 @@ from oncelog_server.runtime.replica.dialog import OpenDialog, SnapshotPart
 from oncelog_server.runtime.replica.follower import Room
 from oncelog_server.runtime.replica.in_sync import IsrChange
 from oncelog_server.runtime.replica.pass_turn import PassTurn
+from oncelog_server.runtime.replica.places import Places
 from oncelog_server.runtime.storage.commit import GroupCommit
 from oncelog_server.runtime.storage.snapshot_parts import PartOf
 from oncelog_server.runtime.target import Isr
@@ -116,7 +117,7 @@ class ReplicaEnv:
     # Of a journal that nothing needs and that is worth keeping (Machine.wanted_from).
     control_journal_bytes_max: int = 4 << 30
     # Held for a step of settling.
-    settling: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SETTLING_AT_ONCE))
+    settling: Places = field(default_factory=lambda: Places(SETTLING_AT_ONCE))
     # Held for a pass of compaction.
     compacting: PassTurn = field(default_factory=PassTurn)
     compaction_map_bytes: int = COMPACTION_MAP_BYTES

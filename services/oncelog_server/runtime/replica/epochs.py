@@ -44,8 +44,9 @@ class Epochs:
         write_failed: Callable[[OSError], None],
         found_damage: Callable[[Exception], None],
         broken: Callable[[Exception], None],
+        stirred: Callable[[], None],
     ) -> None:
-        """For the last three see Leadership."""
+        """For the last four see Leadership."""
         self._partition = partition
         self._role = role
         self._around = around
@@ -57,6 +58,7 @@ class Epochs:
         self._write_failed = write_failed
         self._found_damage = found_damage
         self._broken = broken
+        self._stirred = stirred
         # The epoch that it leads, or led last.
         self.leadership: Leadership | None = None
         # The epoch that it follows, or followed last.
@@ -135,6 +137,7 @@ class Epochs:
             write_failed=self._write_failed,
             found_damage=self._found_damage,
             broken=self._broken,
+            stirred=self._stirred,
         )
 
     async def follow(self, target: Follow) -> None:
@@ -151,6 +154,7 @@ class Epochs:
                 installs=self._opening.installs,
                 write_failed=self._write_failed,
                 found_damage=self._found_damage,
+                stirred=self._stirred,
             )
         except WentBack as error:
             # etcd will show the epoch that this log knows of, or elections refuse that etcd.

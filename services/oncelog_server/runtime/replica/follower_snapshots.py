@@ -74,7 +74,13 @@ class FollowerSnapshots:
         self.trimming = Trimming(partition, journal, around)
         settler = role.settler()
         self.settling = Settling(
-            partition, settler, journal, around, self.trimming, found_damage=found_damage
+            partition,
+            settler,
+            journal,
+            around,
+            self.trimming,
+            found_damage=found_damage,
+            again=self.look,
         )
         self.compacting = Compacting(partition, settler, journal, around, self.settling)
         self._turns = Turns(self.settling, self.compacting)
@@ -120,14 +126,35 @@ class FollowerSnapshots:
         elif self.healing.is_scrub_due:
             self._working = vital.spawn(self._scrub(), self._around.fatal)
 
+    @property
+    def rests_ms(self) -> int:
+        """For how long `look` has nothing to do, unless there are more frames, or the known HW
+        moves; 0: it has."""
+        if self._halt.is_set() or (self._working is not None and not self._working.done()):
+            return 0
+        behind = self._journal.bytes_between(self._journal.snapshot_offset, self._covered())
+        waits = (
+            self._are_enough(behind)
+            or self._is_uncounted()
+            or self.settling.waits_for_snapshot
+            or self.trimming.is_due
+            or self.trimming.is_waiting
+            or self.healing.is_waiting
+            or self._turns.is_waiting
+        )
+        return 0 if waits else self.healing.rests_ms
+
     def _is_worth_it(self, behind_bytes: int) -> bool:
+        is_worth_it = self._are_enough(behind_bytes) or self._is_uncounted()
+        return is_worth_it and self._now_ms() >= self._not_before_ms
+
+    def _are_enough(self, behind_bytes: int) -> bool:
         """Reading a large snapshot costs as much as replaying as many frames, here and for who is
         elected: so it is not read for fewer."""
         enough = max(self._around.snapshot_every_bytes, self._restored_bytes)
         frames = max(snapshots.SNAPSHOT_EVERY_FRAMES, self._restored_bytes // FRAME_WORTH_BYTES)
         are_enough = behind_bytes and self._journal.frames_since_snapshot >= frames
-        is_worth_it = behind_bytes >= enough or bool(are_enough) or self._is_uncounted()
-        return is_worth_it and self._now_ms() >= self._not_before_ms
+        return behind_bytes >= enough or bool(are_enough)
 
     def _is_uncounted(self) -> bool:
         """Without a machine nobody knows what it is that no snapshot counts."""

@@ -62,9 +62,10 @@ class Followers:
         readers: Readers,
         moved: Callable[[], None],
         found_damage: Callable[[Exception], None],
+        stirred: Callable[[], None],
     ) -> None:
         """`moved`: the high watermark did. `found_damage`: what is synced cannot be read, and
-        others have it."""
+        others have it. `stirred`: a change of who is in sync may become due."""
         self._partition = partition
         self._journal = journal
         self._around = around
@@ -72,6 +73,7 @@ class Followers:
         self._readers = readers
         self._moved = moved
         self._found_damage = found_damage
+        self._stirred = stirred
         # Who is in sync; None before EPOCH_START.
         self.book: InSync | None = None
         # Exclusive: everything below is durable, as far as this epoch has shown it.
@@ -147,6 +149,11 @@ class Followers:
                 "replicas in sync (min_insync_replicas); nothing was written, try again"
             )
 
+    @property
+    def is_at_rest(self) -> bool:
+        """`review` has nothing to do until somebody says something."""
+        return self._changing is None and self.book is not None and self.book.is_at_rest
+
     def appended(self) -> None:
         """There is more to send."""
         for supply in self._supplies:
@@ -159,7 +166,7 @@ class Followers:
         # While it loads, too, a commit may end: of what was written before, or a note.
         if self.book is None or self._is_over:
             return
-        if self.book.synced(end):
+        if self.book.synced(end, now_ms=self._now_ms()):
             self._advance()
 
     def acknowledged(
@@ -215,7 +222,8 @@ class Followers:
     def opened(self, incarnation: Incarnation, *, node: str) -> None:
         """A follower began its dialog."""
         if self.book is not None:
-            self.book.opened(incarnation, node=node)
+            self.book.opened(incarnation, node=node, now_ms=self._now_ms())
+            self._stirred()
 
     def forget(self, supply: Supply) -> None:
         """It has ended. Its follower may have another one: of a newer stream."""
@@ -223,6 +231,7 @@ class Followers:
         gone = supply.incarnation
         if self.book is not None and all(it.incarnation != gone for it in self._supplies):
             self.book.closed(gone, now_ms=self._now_ms())
+            self._stirred()
 
     def held_by(self, start: int) -> str:
         """Node of a follower that has a dialog and still reads frames before `start`, or fetches
@@ -258,6 +267,7 @@ class Followers:
         """What etcd shows, in this epoch."""
         if self.book is None or self._is_over:
             return
+        self._stirred()
         if self.book.state_seen(isr.revision, isr.members, isr.assignment):
             self._advance()
         for supply in tuple(self._supplies):
@@ -272,7 +282,11 @@ class Followers:
         book = self.book
         if book is None or self._is_over or self._changing is not None:
             return
-        if self._is_handed_over or not self._around.lease_valid():
+        if self._is_handed_over:
+            return
+        if not self._around.lease_valid():
+            # What is due is asked for when the lease is back, also of who rested.
+            self._stirred()
             return
         replication, compared = self._around.replication, book.revision
         change = book.next_change(self._now_ms(), replication.leaving(), replication.living())

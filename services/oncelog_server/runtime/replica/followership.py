@@ -63,15 +63,17 @@ class Followership:
         installs: Installs,
         write_failed: Callable[[OSError], None],
         found_damage: Callable[[Exception], None],
+        stirred: Callable[[], None],
     ) -> None:
         """`high_watermark`: what this replica knows of it. `found_damage`: what is synced here
-        cannot be read. Raises WentBack."""
+        cannot be read. `stirred`: it rests no more. Raises WentBack."""
         self._partition = partition
         self._journal = journal
         self._around = around
         self._target = target
         self._write_failed = write_failed
         self._found_damage = found_damage
+        self._stirred = stirred
         self._following = self._anew(high_watermark)
         self._snapshots = FollowerSnapshots(
             partition,
@@ -146,8 +148,8 @@ class Followership:
     # ------------------------------------------------------------------------- beginning and end
 
     def begin(self) -> None:
-        self._open_dialog()
         self._give_sign_of_life()
+        self._open_dialog()
 
     def _open_dialog(self) -> None:
         self._dialog = self._around.replication.follow(
@@ -185,6 +187,7 @@ class Followership:
         """See Hears."""
         if self._is_over:
             return
+        self._stir()
         if self._cutting is not None:
             self._begins_after_cut = True
             return
@@ -195,6 +198,7 @@ class Followership:
         """See Hears."""
         if self._is_over or told.epoch != self._target.epoch:
             return
+        self._stir()
         if self._cutting is not None:
             # A leader that resigns meanwhile says nothing more: it is asked again, and says that.
             self._begins_after_cut |= isinstance(told.what, OncelogError)
@@ -383,10 +387,41 @@ class Followership:
         if not self._is_over and (said := self._following.synced()) is not None:
             self._say(said)
 
+    # --------------------------------------------------------------------------------- its rest
+
+    @property
+    def rests_ms(self) -> int:
+        """For how long nothing is to be done, said or shown, unless the leader says something; 0:
+        something is."""
+        journal, following = self._journal, self._following
+        is_quiet = (
+            following.phase is Phase.COPYING
+            and following.may_rest
+            and not self.is_cutting
+            and self._beginning is None
+            and not self.cannot_follow
+            and not self._receiving.is_under_way
+            and journal.synced_end == journal.log_end
+            and journal.is_noted
+        )
+        return self._snapshots.rests_ms if is_quiet else 0
+
+    def _stir(self) -> None:
+        self._stirred()
+        if self._sign_of_life is None:
+            self._give_signs_of_life()
+
     def _give_sign_of_life(self) -> None:
         if self._following.phase is Phase.COPYING:
             self._say(self._following.acknowledge())
         self._show(following=1, missing=self._following.missing)
+        if self.rests_ms:
+            # The leader knows that it has everything (docs/adr/0082).
+            self._sign_of_life = None
+        else:
+            self._give_signs_of_life()
+
+    def _give_signs_of_life(self) -> None:
         pause_s = self._around.replication.replica_lag_ms / SIGNS_OF_LIFE / 1000
         loop = asyncio.get_running_loop()
         self._sign_of_life = loop.call_later(pause_s, self._give_sign_of_life)

@@ -79,6 +79,8 @@ class Answer(NamedTuple):
     epoch: LeaderEpoch
     answered_epoch: LeaderEpoch
     answered_end: JournalOffset
+    # It does not take a follower for late that acknowledged everything and then says nothing.
+    may_rest: bool = True
 
 
 class Cut(NamedTuple):
@@ -129,6 +131,8 @@ class Following:
         # Exclusive; known to be durable, and in this log.
         self.high_watermark = high_watermark
         self._log = log
+        # As the leader of this dialog said.
+        self.may_rest = False
         self._answered_epoch = 0
         # The first answer, while the leader is asked whether it has what the log start rests on.
         self._postponed: Answer | None = None
@@ -146,6 +150,7 @@ class Following:
         """What to do next; None for an answer that was not asked for."""
         if self.phase is not Phase.ASKING or answer.epoch != self.epoch:
             return None
+        self.may_rest = answer.may_rest
         postponed, self._postponed = self._postponed, None
         if postponed is None:
             return self._parted(answer)

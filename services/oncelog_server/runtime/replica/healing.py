@@ -28,6 +28,7 @@ from oncelog_server.core import failpoints
 from oncelog_server.core.block import Block
 from oncelog_server.core.cleaning import Cleanness
 from oncelog_server.core.ids import PartitionId
+from oncelog_server.core.machine import REST_MS_MAX
 from oncelog_server.core.ports import Address
 from oncelog_server.core.settling import Settler
 from oncelog_server.runtime.replica.dialog import SettledThere, SnapshotPart
@@ -123,6 +124,11 @@ class Healing:
     @property
     def is_scrub_due(self) -> bool:
         return self._settler is not None and self.scrubbing.is_due
+
+    @property
+    def rests_ms(self) -> int:
+        """While nothing is damaged: see Scrubbing."""
+        return REST_MS_MAX if self._settler is None else self.scrubbing.rests_ms
 
     @property
     def is_hopeless(self) -> bool:

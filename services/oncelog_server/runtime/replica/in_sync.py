@@ -20,7 +20,8 @@ Invariants (each with what breaks without it: docs/leadership.md, "Replicas in s
   * who is about to stop is dropped while it still acknowledges, so that no write waits for it;
   * who has no dialog with this leader is given up after REPLICA_SILENT_MS, for he will acknowledge
     nothing; at once where none of the nodes that he can be on has a process, as etcd shows; who
-    has one and lags, after `replica_lag_ms`;
+    has one and lags, after `replica_lag_ms`. Who has one and everything does not lag, however long
+    he says nothing: it counts from the moment in which there is more (docs/adr/0082);
   * the ISR never shrinks below `min_insync_replicas`, and the HW does not move while it has fewer.
     Nodes are counted, not incarnations; one that has not said in this epoch which node it is on is
     counted for none. A partition needs no more of them than it has replicas, and those that a move
@@ -150,6 +151,8 @@ class InSync:
         self._silent_since_ms: dict[Incarnation, int] = {}
         # Those that have a dialog.
         self._speaking: set[Incarnation] = set()
+        # Of these, those that acknowledged in it all that the leader has synced.
+        self._level: dict[Incarnation, None] = {}
         self._in_flight: tuple[InFlight, ...] = ()
         self._hw = HighWatermark(
             own=own, counted=self.isr, epoch_start=epoch_start, inherited=inherited
@@ -245,19 +248,33 @@ class InSync:
 
     # ---------------------------------------------------------------------------- what it is told
 
-    def synced(self, end: int) -> bool:
+    def synced(self, end: int, *, now_ms: int) -> bool:
         """The leader has synced everything below `end` itself. True where the HW moved."""
-        self._own_end = max(self._own_end, end)
+        if end > self._own_end:
+            self._own_end = end
+            if self._level:
+                self._was_level(tuple(self._level), now_ms)
         return not self._is_held and self._hw.synced(self._own, end)
 
-    def opened(self, incarnation: Incarnation, *, node: str) -> None:
+    def _was_level(self, incarnations: Iterable[Incarnation], now_ms: int) -> None:
+        """Until now."""
+        for incarnation in incarnations:
+            if incarnation in self._level:
+                del self._level[incarnation]
+                before = self._progress[incarnation]
+                caught_up_ms = max(before.caught_up_ms, now_ms)
+                self._progress[incarnation] = before._replace(caught_up_ms=caught_up_ms)
+
+    def opened(self, incarnation: Incarnation, *, node: str, now_ms: int) -> None:
         """A follower began its dialog: what that node was before, it is no more."""
+        self._was_level([incarnation], now_ms)
         self._dismissed -= {incarnation}
         self._newest[node] = incarnation
         self._speaking.add(incarnation)
 
     def closed(self, incarnation: Incarnation, *, now_ms: int) -> None:
         """Its dialog is over, and it has no other one."""
+        self._was_level([incarnation], now_ms)
         self._speaking.discard(incarnation)
         self._silent_since_ms[incarnation] = now_ms
 
@@ -283,6 +300,8 @@ class InSync:
             # It has what there was when it spoke last: under steady load nobody ever has more.
             caught_up_ms = before.heard_ms
         self._progress[incarnation] = Progress(node, end, caught_up_ms, now_ms, self._own_end)
+        if end >= self._own_end and incarnation in self._speaking:
+            self._level[incarnation] = None
         if self._is_held:
             return self._count_anew()
         return self._hw.synced(incarnation, end)
@@ -311,6 +330,17 @@ class InSync:
             change for change in self._in_flight if change.compared_revision >= revision
         )
         return self._count_anew()
+
+    @property
+    def is_at_rest(self) -> bool:
+        """No change of the ISR can become due before somebody says something: etcd, or a follower
+        that begins or ends a dialog, or acknowledges. All that are in sync have everything, and
+        all that have a dialog are in sync."""
+        if self._in_flight or self._is_held:
+            return False
+        if self._assignment is not None and self._assignment.target:
+            return False
+        return self._level.keys() == self._speaking == self.isr - {self._own}
 
     # -------------------------------------------------------------------------- what it asks for
 
@@ -401,6 +431,7 @@ class InSync:
         """They are out, and what they acknowledged is forgotten."""
         self._dismissed |= incarnations
         for incarnation in incarnations:
+            self._level.pop(incarnation, None)
             progress = self._progress.pop(incarnation, None)
             if progress is not None and self._newest[progress.node] == incarnation:
                 del self._newest[progress.node]
@@ -414,7 +445,7 @@ class InSync:
         return Why.LAGS if self._lags(incarnation, now_ms) else None
 
     def _lags(self, incarnation: Incarnation, now_ms: int) -> bool:
-        if incarnation == self._own:
+        if incarnation == self._own or incarnation in self._level:
             return False
         if incarnation not in self._speaking:
             since_ms = self._silent_since_ms.get(incarnation, self._began_ms)

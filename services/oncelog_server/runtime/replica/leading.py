@@ -47,7 +47,7 @@ from oncelogpb.errors import CorruptLog, Unavailable
 # A clock that is so much behind what a journal has seen is told to operators.
 CLOCK_BEHIND_MS: Final = 60_000
 # A replica rests when it had nothing to do for so many ticks: long enough for its outbox to look
-# once more, and for its synced end to be noted.
+# once more, at the latest after a second, and to show what it finds.
 REST_AFTER_TICKS: Final = 20
 # Turns of the loop from a reply that is released to its message in the transport: the handler, the
 # stream's writer. What is owed goes out behind it, for only the answer is waited for.
@@ -72,10 +72,12 @@ class Leadership:
         write_failed: Callable[[OSError], None],
         found_damage: Callable[[Exception], None],
         broken: Callable[[Exception], None],
+        stirred: Callable[[], None],
     ) -> None:
         """`known_high_watermark`: a lower bound, of earlier epochs. `passed_epoch_start` is called
         once, before the first answer. `write_failed`: bytes are in doubt. `found_damage`: what is
-        synced cannot be read, and others have it. `broken`: a decision was carried out in part."""
+        synced cannot be read, and others have it. `broken`: a decision was carried out in part.
+        `stirred`: it rests no more."""
         self.epoch = granted.epoch
         self._granted = granted
         self.machine: Any = None
@@ -87,6 +89,7 @@ class Leadership:
         self._passed_epoch_start = passed_epoch_start
         self._write_failed = write_failed
         self._broken = broken
+        self._stirred = stirred
         self._is_over = False
         self._is_ready = False
         self._outbox: Outbox | None = None
@@ -100,6 +103,7 @@ class Leadership:
             readers=readers,
             moved=self._advance,
             found_damage=found_damage,
+            stirred=self._stir,
         )
         self._replies = Replies(partition, around.lease_valid)
         projection = role.projection(partition, journal.slots.open)
@@ -113,6 +117,7 @@ class Leadership:
             around,
             self.trimming,
             found_damage=self.followers.unreadable,
+            again=self._save,
             holes_are_damage=granted.unclean_epoch == 0,
         )
         self.compacting = Compacting(
@@ -295,8 +300,8 @@ class Leadership:
         if self.machine is None:
             return
         self.machine.seen(signal, self._around.clock.now())
-        if not self.machine.is_at_rest:
-            self._quiet_ticks = 0
+        if not self.machine.rests_ms:
+            self._stir()
 
     def tick(self) -> None:
         """Turns the timers, then decides what is due."""
@@ -316,13 +321,22 @@ class Leadership:
         self._replies.lose(why)
 
     @property
-    def is_at_rest(self) -> bool:
-        """There is nothing to do for it or to show of it that is not shown."""
-        return self._quiet_ticks > REST_AFTER_TICKS
+    def rests_ms(self) -> int:
+        """For how long there is nothing to do for it, nor to show of it that is not shown; 0: there
+        is."""
+        if self._quiet_ticks <= REST_AFTER_TICKS:
+            return 0
+        machine_ms: int = self.machine.rests_ms
+        return min(machine_ms, self.healing.rests_ms)
+
+    def _stir(self) -> None:
+        self._quiet_ticks = 0
+        self._stirred()
 
     def _is_quiet(self) -> bool:
         return bool(
-            self.machine.is_at_rest
+            self.machine.rests_ms
+            and self.followers.is_at_rest
             and self._hw == self._journal.log_end
             and self._journal.is_noted
             and not self._snapshots.are_waiting
@@ -348,7 +362,7 @@ class Leadership:
 
     def _append_all(self, records: Sequence[Any]) -> None:
         failpoints.reach("driver.append.before")
-        self._quiet_ticks = 0
+        self._stir()
         start = self._journal.log_end
         try:
             appended_bytes = self._apply_all(records)
@@ -439,6 +453,10 @@ class Leadership:
             self.capture_snapshot()
         self._snapshots.save(hw)
 
+    def _save(self) -> None:
+        if not self._is_over:
+            self._snapshots.save(self._hw)
+
     @property
     def settled(self) -> Settled | None:
         """What the machine says of its committed log, and this replica makes of it."""
@@ -452,8 +470,7 @@ class Leadership:
     def unreadable(self, error: CorruptLog) -> Unavailable | None:
         """What readers wait for, where it will be healed. Else who leads next may have it."""
         if self.healing.takes(error):
-            # It rests no more.
-            self._quiet_ticks = 0
+            self._stir()
             return Unavailable(
                 f"{error.message}. They are being healed from another replica of partition "
                 f"{self._partition} ({self.healing.says or 'its turn comes'}); try again"

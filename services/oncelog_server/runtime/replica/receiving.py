@@ -126,8 +126,12 @@ class Receiving:
 
     def begin(self) -> None:
         """Unless it is at it."""
-        if not self._is_over and (self._working is None or self._working.done()):
+        if not self._is_over and not self.is_under_way:
             self._working = vital.spawn(self._work(), self._around.fatal)
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._working is not None and not self._working.done()
 
     def halt(self) -> None:
         """In one turn, for good."""

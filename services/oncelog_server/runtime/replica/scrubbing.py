@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from oncelog_server.core.ids import PartitionId
+from oncelog_server.core.machine import REST_MS_MAX
 from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.storage.data_damage import DamagedRange
 from oncelog_server.runtime.storage.data_log import DataLog
@@ -26,6 +27,8 @@ SCRUB_STEP_BYTES: Final = 4 << 20
 SCRUB_BYTES_PER_S: Final = 8 << 20
 # From the begin of a pass to the begin of the next one.
 SCRUB_EVERY_MS: Final = 7 * 24 * 3_600_000
+# While a pass is under way a replica at rest makes a step so often, at most.
+SCRUB_AT_REST_MS: Final = 10_000
 # A disk that fails is read again after so long.
 SCRUB_AGAIN_MS: Final = 60_000
 
@@ -58,6 +61,13 @@ class Scrubbing:
             return False
         now_ms = self._now_ms()
         return now_ms >= max(self._not_before_ms, self._around.scrubs.not_before_ms)
+
+    @property
+    def rests_ms(self) -> int:
+        """For how long a replica at rest need not be asked."""
+        if self._data.settled_end == self._data.begin:
+            return REST_MS_MAX
+        return min(max(self._not_before_ms - self._now_ms(), SCRUB_AT_REST_MS), REST_MS_MAX)
 
     async def step(self) -> None:
         if not self.is_due or self._around.scrubs.is_busy:

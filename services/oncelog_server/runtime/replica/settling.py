@@ -68,10 +68,12 @@ class Settling:
         trimming: Trimming,
         *,
         found_damage: Callable[[CorruptLog], None],
+        again: Callable[[], None],
         holes_are_damage: bool = False,
     ) -> None:
         """`settler`: None where there is no committed log. `found_damage`: what is synced cannot be
-        read here. `holes_are_damage`: no unclean election made one, so others have what lacks."""
+        read here. `again`: a step is to be tried, there is a place. `holes_are_damage`: no unclean
+        election made one, so others have what lacks."""
         self._partition = partition
         self._settler = settler
         self._journal = journal
@@ -79,6 +81,7 @@ class Settling:
         self._around = around
         self._trimming = trimming
         self._found_damage = found_damage
+        self._again = again
         self._holes_are_damage = holes_are_damage
         # Snapshots that stand, ascending; those of which all is settled are left out, but the
         # newest. None: not looked at yet.
@@ -113,6 +116,11 @@ class Settling:
         if self._standing is None or self._begins_too_late or self._may_look_for_hole:
             return True
         return self._is_unweighed or self._has_deleted or self._is_behind
+
+    @property
+    def waits_for_snapshot(self) -> bool:
+        """As `lacks_snapshot` was asked last: the newest one counts less than there is."""
+        return self._uncounted is not None
 
     @property
     def has_looked(self) -> bool:
@@ -262,17 +270,26 @@ class Settling:
     async def step(self) -> bool:
         """Whatever it meets, it is tried again later: nothing is lost, and the journal goes later.
         False: there is nothing to do now."""
-        if not self.is_due or self._around.settling.locked():
+        if not self.is_due:
+            return False
+        if self._standing is None and not self._journal.snapshots.offsets:
+            # Nothing is to be read: thousands need not wait for each other.
+            self._standing = []
+            return self.is_due
+        places = self._around.settling
+        if places.locked():
+            places.wait(self._again)
             return False
         began_ms = self._now_ms()
         try:
-            async with self._around.settling:
+            async with places:
                 await self._next_piece()
+                # Others need the machine too, so nobody has the place meanwhile.
+                await asyncio.sleep(REST_FACTOR * (self._now_ms() - began_ms) / 1000)
         except (OSError, OncelogError) as error:
             self._failed(error)
             return False
         self._worked()
-        await asyncio.sleep(REST_FACTOR * (self._now_ms() - began_ms) / 1000)
         return self.is_due
 
     async def _next_piece(self) -> None:
@@ -518,6 +535,7 @@ class Settling:
 
     def drop(self) -> None:
         """It is over: an alarm would never end."""
+        self._around.settling.leave(self._again)
         if self._missing:
             self._missing = 0
             self._around.reporter.gauge("records_missing", 0, partition=str(self._partition))

@@ -97,6 +97,7 @@ def leader_message(to: Heard, told: Told, *, log_start: int) -> pb.LeaderMessage
         case Answer() as answer:
             message.epoch_end.epoch = answer.answered_epoch
             message.epoch_end.end = answer.answered_end
+            message.epoch_end.follower_may_rest = answer.may_rest
             message.epoch_end.SetInParent()
         case bytes() as frames:
             message.frames = frames
@@ -115,7 +116,9 @@ def told(message: pb.LeaderMessage) -> Told:
     match message.WhichOneof("said"):
         case "epoch_end":
             end = message.epoch_end
-            answer = Answer(epoch, LeaderEpoch(end.epoch), JournalOffset(end.end))
+            answer = Answer(
+                epoch, LeaderEpoch(end.epoch), JournalOffset(end.end), end.follower_may_rest
+            )
             return Told(epoch, high_watermark, answer)
         case "frames":
             return Told(epoch, high_watermark, message.frames)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import grpc.aio
@@ -33,6 +34,7 @@ from oncelog_server.runtime.rpc.limits import (
 from oncelog_server.runtime.rpc.unread import Unread
 from oncelogpb import bulk, in_place
 from oncelogpb.calls import PACK_BYTES
+from oncelogpb.deadlines import Deadlines
 from oncelogpb.errors import InvalidArgument, OncelogError, Unavailable, to_status
 from oncelogpb.in_place import LiftedProduce
 from oncelogpb.v1.partition_leader_pb2 import PartitionLeaderCalls
@@ -76,6 +78,9 @@ class CallStream:
         self._carries_batches = calls_class is PartitionLeaderCalls
         self._end = StreamEnd()
         self._running: dict[int, asyncio.Task[None]] = {}
+        self._deadlines = Deadlines(self._expire)
+        # Calls whose time is over, while their handlers end.
+        self._expired: set[int] = set()
         # What is to be written, its size, and the call that it answers, which may hold room for it.
         self._ready: deque[tuple[Chunks, int, CallContext | None]] = deque()
         # Of the answers in it.
@@ -111,6 +116,7 @@ class CallStream:
             try:
                 await asyncio.gather(*tasks, return_exceptions=True)
             finally:
+                self._deadlines.clear()
                 while self._ready:
                     _give_back(self._ready.popleft()[2])
                 self._end.over()
@@ -135,7 +141,8 @@ class CallStream:
             share = len(data) // (len(calls) or 1)
             for call, produce in calls:
                 self._start(call, produce, share)
-                await self._until_read()
+                if not self._is_read():
+                    await self._until_read()
 
     def _is_read(self) -> bool:
         """The caller reads its answers, more or less."""
@@ -182,10 +189,12 @@ class CallStream:
         if self._inflight is not None:
             self._inflight.add(size)
         request = getattr(call, name) if produce is None else produce
-        work = self._serve(self._methods[name], call.number, request, call.timeout_ms)
-        task = asyncio.create_task(work)
-        self._running[call.number] = task
-        task.add_done_callback(lambda _: self._ended(call.number, size))
+        number, timeout_ms = call.number, self._limits.timeout_ms(call.timeout_ms)
+        method = self._methods[name]
+        task = asyncio.create_task(self._serve(method, number, request, timeout_ms))
+        self._running[number] = task
+        self._deadlines.add(number, timeout_ms)
+        task.add_done_callback(partial(self._ended, number, size, method, timeout_ms))
 
     def _refusal(self, number: int, name: str | None, size: int) -> OncelogError | None:
         if self._draining:
@@ -204,7 +213,7 @@ class CallStream:
 
     async def _serve(self, method: Method, number: int, request: Any, timeout_ms: int) -> None:
         context = CallContext(
-            self._limits.timeout_ms(timeout_ms),
+            timeout_ms,
             self._identity,
             self._stream_id,
             self._end,
@@ -212,7 +221,8 @@ class CallStream:
             peer=self._peer,
         )
         try:
-            await self._until_read()
+            if not self._is_read():
+                await self._until_read()
             answer = await method.answer(request, context)
         except BaseException:
             context.holds(0)
@@ -223,8 +233,21 @@ class CallStream:
             # A reply that is no message: a fault of the handler, not of the stream.
             self._answer(number, method.fault(error), 0, context)
 
-    def _ended(self, number: int, size: int) -> None:
+    def _expire(self, number: int) -> None:
+        """Its handler is told to end; its caller is answered when it has."""
+        self._expired.add(number)
+        self._running[number].cancel()
+
+    def _ended(
+        self, number: int, size: int, method: Method, timeout_ms: int, task: asyncio.Task[None]
+    ) -> None:
         del self._running[number]
+        self._deadlines.remove(number)
+        if number in self._expired:
+            self._expired.remove(number)
+            if task.cancelled():
+                # Also one that had not begun.
+                self._answer(number, method.expired(timeout_ms), 0, None)
         if self._inflight is not None:
             self._inflight.remove(size)
         self._look_if_idle()

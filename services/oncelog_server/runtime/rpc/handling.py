@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -176,39 +176,39 @@ class Method:
         self._reporter = reporter
 
     async def answer(self, request: Any, context: CallContext) -> Message | Encoded | OncelogError:
-        """The reply to a request, or the error that says why not."""
+        """The reply to a request, or the error that says why not. Whoever asks looks after its
+        deadline: he cancels it, and says `expired`."""
         if self.call is None:
             return self.count(self.unsupported())
-        if self.gate is None:
-            work = self.call(request, context)
-        else:
-            work = self.gate.through(self.call, request, context)
-        return await self.within(work, context.timeout_ms)
-
-    async def within(
-        self, work: Awaitable[Any], timeout_ms: int
-    ) -> Message | Encoded | OncelogError:
-        """What `work` returns, or the error that its exception or its deadline means."""
-        deadline = asyncio.timeout(timeout_ms / 1000)
         # Not the loop's clock: uvloop's stands still within a turn.
         began = time.perf_counter()
         try:
-            async with deadline:
-                reply: Message | Encoded = await work
-                return reply
+            if self.gate is None:
+                reply: Message | Encoded = await self.call(request, context)
+            else:
+                reply = await self.gate.through(self.call, request, context)
+            return reply
         except OncelogError as error:
             return self.count(error)
-        except TimeoutError as error:
-            if deadline.expired():
-                return self.count(
-                    UnknownOutcome(f"{self.service}.{self.name} took over {timeout_ms} ms")
-                )
-            return self.fault(error)
         except Exception as error:
             return self.fault(error)
         finally:
             took_ms = (time.perf_counter() - began) * 1000
             self._reporter.observe("rpc", took_ms, service=self.service, method=self.name)
+
+    async def answer_in_time(
+        self, request: Any, context: CallContext
+    ) -> Message | Encoded | OncelogError:
+        """The same, of a call by itself."""
+        try:
+            async with asyncio.timeout(context.timeout_ms / 1000):
+                return await self.answer(request, context)
+        except TimeoutError:
+            return self.expired(context.timeout_ms)
+
+    def expired(self, timeout_ms: int) -> OncelogError:
+        """Of a handler that was told to end at its deadline, and has."""
+        return self.count(UnknownOutcome(f"{self.service}.{self.name} took over {timeout_ms} ms"))
 
     def decode(self, data: bytes, limits: RpcLimits) -> Any:
         """Raises TooLarge, InvalidArgument."""

@@ -94,8 +94,8 @@ class RpcServer:
         # Of processes of the cluster, counted by themselves: callers must not lock them out.
         self._exchange_count = 0
         self._stopping = False
-        # Done when running server streams shall end.
-        self._stopped: asyncio.Future[None]
+        # Of streams of replies whose handlers have nothing to say now: `stop` takes them out.
+        self._awaiting: dict[asyncio.Task[Any], None] = {}
         self._reporting: asyncio.Task[None] | None = None
         self._health_is_ours = health is None
         self._health = health or Health()
@@ -108,7 +108,6 @@ class RpcServer:
         """The port. Raises OSError where the address cannot be bound."""
         bulk.keep_large_blocks()
         keep_quiet()
-        self._stopped = asyncio.get_running_loop().create_future()
         await self._health.announce(self._names())
         if self._health_is_ours:
             await self._health.ready()
@@ -129,8 +128,10 @@ class RpcServer:
             await self._health.drain()
         for stream in tuple(self._streams):
             stream.drain()
-        if not self._stopped.done():
-            self._stopped.set_result(None)
+        awaiting = tuple(self._awaiting)
+        self._awaiting.clear()
+        for task in awaiting:
+            task.cancel()
         await asyncio.gather(*(server.stop(grace_ms / 1000) for server in self._servers))
         if self._reporting is not None:
             self._reporting.cancel()
@@ -248,7 +249,7 @@ class RpcServer:
         try:
             # Runs when the answer has gone out, or never will.
             context.add_done_callback(lambda _: call.holds(0))
-            answer = await method.answer(request, call)
+            answer = await method.answer_in_time(request, call)
         finally:
             self._inflight.remove(size)
         if isinstance(answer, OncelogError):
@@ -326,16 +327,20 @@ class RpcServer:
     async def _next(self, replies: AsyncIterator[Any]) -> Any:
         """What the handler yields next, or _END. Raises Unavailable where this process stops first:
         the transport would end the call with a code that says nothing."""
-        coming: asyncio.Future[Any] = asyncio.ensure_future(anext(replies, _END))
+        if self._stopping:
+            raise _stopping()
+        task = asyncio.current_task()
+        assert task is not None, "gRPC serves each call in a task"
+        self._awaiting[task] = None
         try:
-            await asyncio.wait({coming, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if coming.done():
-                return coming.result()
+            return await anext(replies, _END)
+        except asyncio.CancelledError:
+            # By `stop` alone, or by its caller, who is gone, too.
+            if task in self._awaiting or task.uncancel():
+                raise
+            raise _stopping() from None
         finally:
-            # Its handler lets go of what it holds before anything else is said.
-            coming.cancel()
-            await asyncio.gather(coming, return_exceptions=True)
-        raise _stopping()
+            self._awaiting.pop(task, None)
 
     def _exchange(self, method: Method) -> Callable[..., Any]:
         """A bidirectional RPC other than the call stream: replication, between our processes."""

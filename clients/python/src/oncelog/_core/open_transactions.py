@@ -5,6 +5,8 @@ sent offsets has *named* some. What is processed in a transaction is committed w
 (I21), so while one is open nothing else moves what it takes:
 
 - a second one that takes the same is refused, and so is the user who commits or seeks;
+- one whose commit is on its way, of a producer with several in flight, keeps the others out, but
+  not the next one of its producer;
 - where what was given is dropped all the same (the consumer was sent back, its group is asked
   again, a partition went to another member), it is spoiled: it can only be aborted.
 """
@@ -30,6 +32,8 @@ class OpenTransactions:
         self._open: dict[object, errors.OncelogError | None] = {}
         # Of those that name what they take.
         self._named: dict[object, Container[TopicPartition]] = {}
+        # Of those whose commit is on its way: what they took is not what comes next.
+        self._sent: set[object] = set()
         # The last loss of records that were given and not committed, and when it was.
         self._last_loss: tuple[int, errors.OncelogError] | None = None
 
@@ -42,7 +46,7 @@ class OpenTransactions:
         """It takes what is named (a table that may grow), or all. `began`: the moment from which on
         its output may be made of that. Safe to repeat: what has spoiled it stays. Raises
         InvalidArgument where another one takes it."""
-        others = self._open.keys() - {transaction}
+        others = self._open.keys() - {transaction} - self._sent
         if others and (named is None or not others <= self._named.keys()):
             raise errors.InvalidArgument(
                 "another open transaction commits what this consumer gives: end that one first, or "
@@ -59,6 +63,11 @@ class OpenTransactions:
         """It has ended. Safe to repeat."""
         self._open.pop(transaction, None)
         self._named.pop(transaction, None)
+        self._sent.discard(transaction)
+
+    def sent(self, transaction: object) -> None:
+        """Its commit is on its way, as one of several: the next one may begin. `end` follows."""
+        self._sent.add(transaction)
 
     def require(self, transaction: object) -> None:
         """Raises what has spoiled it."""
@@ -72,7 +81,8 @@ class OpenTransactions:
         if takes_all or any(place in named for named in self._named.values()):
             raise errors.InvalidArgument(
                 f"a transaction is open that commits what this consumer has given of "
-                f"{place.topic!r} partition {place.partition}: end it before you {what}",
+                f"{place.topic!r} partition {place.partition}: end it before you {what} (flush its "
+                "producer where it is in flight)",
                 field="consumer",
             )
 

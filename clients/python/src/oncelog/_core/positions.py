@@ -4,7 +4,8 @@ Per partition there are three numbers:
 
     fetch      next offset to ask a leader for (what was prefetched lies between position and fetch)
     position   next offset to give to the user
-    base       position at the last commit, rewind, seek or start: where the open transaction began
+    base       position at the last commit, rewind, seek or start: where the open transaction began;
+               a commit that is on its way counts, and is taken back where it is refused
 
 and `from`, what the group must have committed for the next commit to be ours: an offset, NONE, or
 ANY after a seek; and what must stand beside that offset, for two may start from one and leave
@@ -23,7 +24,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -68,6 +69,15 @@ class Place:
     asked: str | None = None
     # It began at the first record that was kept, and nothing was given since.
     is_at_first: bool = False
+    # The last commit of it that is on its way, one of several; None: there is none.
+    ahead: Ahead | None = None
+
+
+@dataclass(slots=True)
+class Ahead:
+    """What one commit that is on its way has moved: each of its partitions as it was before."""
+
+    before: list[tuple[PartitionKey, Place, Place]] = field(default_factory=list)
 
 
 class Progress(NamedTuple):
@@ -95,6 +105,8 @@ class Positions:
         # Where it began in partitions of which the group had committed nothing, until it has: who
         # asks again, or goes back, must not skip what was written since.
         self._began: dict[PartitionKey, int] = {}
+        # How many commits of each are on their way.
+        self._ahead: dict[PartitionKey, int] = {}
         # Grows with every change that makes prefetched batches of a partition worthless.
         self.edition = 0
         # Of each partition: what it was at its last change.
@@ -344,6 +356,54 @@ class Positions:
                 place.base, place.since, place.after = to, to, after
                 place.base_beyond = beyond
                 place.beside, place.asked = place.asked, None
+
+    # ------------------------------------------------------------------------ several on their way
+
+    def go_ahead(self, progress: Iterable[Progress]) -> Ahead:
+        """The commit of this was sent, as one of several: the next one begins where it ends. What
+        it chains on, its coordinator knows. `arrived` or `take_back` follow, in the order in which
+        they were sent, or backwards."""
+        ahead = Ahead()
+        for partition, _, to, beyond in progress:
+            place = self._places.get(partition)
+            if place is None:
+                continue
+            ahead.before.append((partition, place, replace(place)))
+            place.base, place.since, place.after = to, to, None
+            place.base_beyond = beyond
+            place.beside, place.asked = place.asked, None
+            place.ahead = ahead
+            self._ahead[partition] = self._ahead.get(partition, 0) + 1
+        return ahead
+
+    def arrived(self, ahead: Ahead, after: After | None) -> None:
+        """It is decided: committed. As `committed`."""
+        for partition, place, _ in ahead.before:
+            self._is_ahead_no_more(partition)
+            self._began.pop(partition, None)
+            if place.ahead is ahead:
+                # Nothing was sent behind it.
+                place.after, place.ahead = after, None
+
+    def take_back(self, ahead: Ahead) -> None:
+        """It was refused, the last one first: its partitions are where they were before it. What
+        was begun anew meanwhile, or is another one's, is left alone. `rewind` is due then."""
+        for partition, place, before in reversed(ahead.before):
+            self._is_ahead_no_more(partition)
+            if self._places.get(partition) is place:
+                place.base, place.since, place.after = before.base, before.since, before.after
+                place.base_beyond, place.beside = before.base_beyond, before.beside
+                place.ahead = before.ahead
+                self._changed(partition)
+
+    def is_ahead(self, partition: PartitionKey) -> bool:
+        """A commit of it is on its way."""
+        return partition in self._ahead
+
+    def _is_ahead_no_more(self, partition: PartitionKey) -> None:
+        self._ahead[partition] -= 1
+        if not self._ahead[partition]:
+            del self._ahead[partition]
 
     def sent(
         self, partition: PartitionKey, to: int, after: After | None, beside: str | None = None

@@ -252,6 +252,9 @@ class ProducerCore:
     next_request_number: int = 1
     default_timeout_ms: int = DEFAULT_TIMEOUT_MS
     adopted: Adopted | None = None
+    # Of several in flight: the request number with which their chain begins, once that one was
+    # answered. 0: the next one begins a chain, and goes alone.
+    chain_first: int = 0
 
     def wire(self) -> types_pb2.Producer:
         return types_pb2.Producer(producer_id=self.producer_id, generation=self.generation)

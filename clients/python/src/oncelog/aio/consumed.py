@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from oncelog._core.open_transactions import this_moment
-from oncelog._core.positions import After, Origin, Progress
+from oncelog._core.positions import After, Ahead, Origin, Progress
 from oncelog._core.routing import PartitionKey
 from oncelog._core.transaction import ProducerCore
 from oncelog.batch import TopicPartition
@@ -22,6 +22,7 @@ from oncelogpb.v1 import offset_manager_pb2
 
 if TYPE_CHECKING:
     from oncelog.aio.feeding import Feeding, GroupMetadata
+    from oncelog.aio.line import Flight, Line
 
 
 class Consumed:
@@ -40,6 +41,8 @@ class Consumed:
         self._commits_as: offset_manager_pb2.GroupMember | None = None
         # As which one it was last said to commit.
         self._sent_as: offset_manager_pb2.GroupMember | None = None
+        # What its commit has moved, while that is on its way as one of several.
+        self._flight: tuple[Flight, Ahead] | None = None
 
     def begins(self) -> None:
         """From now on its own consumer keeps what it has given until the transaction has ended.
@@ -169,6 +172,42 @@ class Consumed:
                 ),
             )
             participants.add(PartitionKey.of(reply.participant))
+
+    # -------------------------------------------------------------- one of several on their way
+
+    @property
+    def may_go_ahead(self) -> bool:
+        """All that it commits, its own consumer knows of."""
+        return not self._offsets
+
+    def require_line(self, line: Line) -> None:
+        """Raises InvalidArgument where its consumer feeds another producer's in flight."""
+        for feeding in (self._feeding, *self._senders):
+            if feeding is not None:
+                feeding.require_line(line)
+
+    def go_ahead(self, flight: Flight, line: Line, progress: Sequence[Progress]) -> None:
+        """It was sent: its consumer goes on before it is decided."""
+        if self._feeding is not None:
+            self._flight = flight, self._feeding.sent_in(self, flight, line, progress)
+
+    def arrived(self, after: After | None) -> None:
+        """It is decided: committed."""
+        if self._feeding is not None and self._flight is not None:
+            self._feeding.arrived(*self._flight, after)
+        self.ended()
+
+    def taken_back(self, cause: errors.OncelogError) -> None:
+        """It was refused: its consumer goes back to where it began. The last one first."""
+        if self._feeding is not None and self._flight is not None:
+            self._feeding.take_back(*self._flight, cause)
+        self.aborted(cause)
+
+    def lost(self, cause: errors.OncelogError) -> None:
+        """Nobody could say."""
+        if self._feeding is not None and self._flight is not None:
+            self._feeding.take_back(*self._flight, cause)
+        self.unknown()
 
     # ------------------------------------------------------------------------- what became of it
 

@@ -237,6 +237,7 @@ class Consumer:
     def _give(self) -> Batch | None:
         """None: what came next was deleted, or compacted away, and is passed over; or
         `_transactions` have it."""
+        self.feeding.gave()
         if self._transactions is not None:
             self._transactions.take()
             return None
@@ -459,6 +460,7 @@ class Consumer:
                 await self._leave(self._member)
             elif not was_closed:
                 await self._auto_commit.at_last()
+                await self.feeding.flights_over()
         finally:
             # Where this is the end of a close within a callback, the outer one is not done.
             self._has_left |= not was_closed
@@ -493,6 +495,7 @@ class Consumer:
             self._callbacks,
             wake=self._prefetcher.wake,
             before_letting_go=self._auto_commit.at_last,
+            flights_over=self.feeding.flights_over,
             changed=self._follow_member,
         )
 

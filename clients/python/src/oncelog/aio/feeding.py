@@ -11,10 +11,11 @@ from collections.abc import Awaitable, Callable, Collection, Container, Iterable
 from dataclasses import dataclass, field
 
 from oncelog._core.open_transactions import OpenTransactions
-from oncelog._core.positions import After, Origin, Positions, Progress
+from oncelog._core.positions import After, Ahead, Origin, Positions, Progress
 from oncelog._core.routing import PartitionKey
 from oncelog.aio.assigned import Assigned
 from oncelog.aio.fetching import Prefetcher
+from oncelog.aio.line import Flight, Line, until_decided
 from oncelog.aio.member import Member
 from oncelog.aio.offsets import Offsets
 from oncelog.batch import TopicPartition
@@ -84,6 +85,12 @@ class Feeding:
         self._begin_anew = begin_anew
         self._wake = wake
         self._said_alive = said_alive
+        # Commits of what it gave that are on their way, and of which line.
+        self._flights: list[Flight] = []
+        self._line: Line | None = None
+        # Why it was sent back by one of them since it last gave something: what was given last is
+        # given again.
+        self._sent_back: errors.OncelogError | None = None
 
     # ----------------------------------------------------------------------------- where it stands
 
@@ -133,7 +140,10 @@ class Feeding:
         self, transaction: object, began: int, named: Container[TopicPartition] | None = None
     ) -> None:
         """What it gives is committed with this transaction, until `fed`: see
-        `OpenTransactions.begin`."""
+        `OpenTransactions.begin`. Raises why it was sent back since it gave what this one is of."""
+        sent_back, self._sent_back = self._sent_back, None
+        if sent_back is not None:
+            raise sent_back
         self._open.begin(transaction, began, named)
 
     def fed(self, transaction: object) -> None:
@@ -238,6 +248,48 @@ class Feeding:
             if key is not None:
                 self._positions.sent(key, commit.to_offset, after, commit.metadata)
         self._said_alive()
+
+    # -------------------------------------------------------------- several commits on their way
+
+    def require_line(self, line: Line) -> None:
+        """Raises InvalidArgument where commits of another producer are on their way: nothing orders
+        the two."""
+        if self._flights and self._line is not line:
+            raise errors.InvalidArgument(
+                "transactions of another producer are in flight that commit what this consumer has "
+                "given: flush that one first",
+                field="consumer",
+            )
+
+    def sent_in(
+        self, transaction: object, flight: Flight, line: Line, progress: Iterable[Progress]
+    ) -> Ahead:
+        """A commit of this progress is on its way: the next one begins behind it."""
+        self._open.sent(transaction)
+        self._flights.append(flight)
+        self._line = line
+        return self._positions.go_ahead(progress)
+
+    def arrived(self, flight: Flight, ahead: Ahead, after: After | None) -> None:
+        """It is decided: committed."""
+        self._flights.remove(flight)
+        self._positions.arrived(ahead, after)
+        self._said_alive()
+
+    def take_back(self, flight: Flight, ahead: Ahead, cause: errors.OncelogError) -> None:
+        """It was refused, or nobody knows: `rewind`, or `forget`, follows. The last one first."""
+        self._flights.remove(flight)
+        self._positions.take_back(ahead)
+        self._sent_back = cause
+
+    def gave(self) -> None:
+        """What is given now is of where it stands now."""
+        self._sent_back = None
+
+    async def flights_over(self) -> None:
+        """Until what was sent of it is decided, for a session at most: before its partitions go to
+        others."""
+        await until_decided(list(self._flights), self._options.session_timeout_ms)
 
     def rewind(self, cause: BaseException | None = None) -> None:
         """To where the open transaction began; where the group moved on, to what it committed."""

@@ -196,6 +196,7 @@ class Log:
         *,
         idle_timeout_s: float | None = None,
         stop_on: Sequence[int] = STOPS,
+        in_flight: int | None = None,
     ) -> int:
         """Consumes, calls `step(batch, tx)`, commits both as one; and again, until the consumer is
         closed, `step` raises, or nothing came for `idle_timeout_s`. What passes by itself (aborted
@@ -203,10 +204,13 @@ class Log:
         repeated from where the group stands. In the main thread it ends at the first of the signals
         `stop_on` that the program does not handle itself: the batch is finished, and the consumer
         closed, so that its partitions go to others at once. The logger `oncelog.run` warns of each
-        repetition: a step that always takes longer than the session, say, never ends. Returns the
-        number of transactions. Raises ProducerFenced, FencedInstance: another one took over."""
+        repetition: a step that always takes longer than the session, say, never ends. `in_flight`:
+        how many transactions may be on their way meanwhile (1 to 16; None: as the producer was
+        made): the next batch is polled and processed while they are decided, in order. Where one is
+        refused, it and all behind it are repeated. Returns the number of transactions that were
+        committed. Raises ProducerFenced, FencedInstance: another one took over."""
         told = threading.Event()
-        with stopping(stop_on, told.set):
+        with stopping(stop_on, told.set), producer.line.at_most(in_flight):
             return await self.run_until(told.is_set, consumer, step, producer, idle_timeout_s)
 
     async def run_until(
@@ -219,13 +223,15 @@ class Log:
     ) -> int:
         """As `run`, until somebody is told to stop."""
         count = attempt = 0
+        taken_back = producer.line.taken_back
         while True:
             try:
                 batch = await self._next(consumer, idle_timeout_s, is_told)
                 if batch is None:
+                    await producer.flush()
                     if is_told():
                         await consumer.close()
-                    return count
+                    return count - (producer.line.taken_back - taken_back)
                 async with producer.transaction(consumer) as tx:
                     await step(batch, tx)
             except errors.OncelogError as error:

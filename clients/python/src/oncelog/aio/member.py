@@ -96,10 +96,12 @@ class Member:
         *,
         wake: Callable[[], None],
         before_letting_go: Callable[[], Awaitable[None]],
+        flights_over: Callable[[], Awaitable[None]],
         changed: Callable[[], None],
     ) -> None:
         """`wake`: ends a poll that waits. `before_letting_go`: commits, where that is automatic.
-        `changed`: the positions are of other partitions now."""
+        `flights_over`: waits for commits that are on their way. `changed`: the positions are of
+        other partitions now."""
         self._protocol = protocol
         self._settings = settings
         self._positions = positions
@@ -108,6 +110,7 @@ class Member:
         self._callbacks = callbacks
         self._wake = wake
         self._before_letting_go = before_letting_go
+        self._flights_over = flights_over
         self._has_changed = changed
         self.core = Membership(
             settings,
@@ -316,6 +319,7 @@ class Member:
         try:
             await self._before_letting_go()
             await _call(self._callbacks.on_revoked, self._places(fresh))
+            await self._flights_over()
         finally:
             self._telling.difference_update(fresh)
             left = [key for key in partitions if key in self._positions.assigned]

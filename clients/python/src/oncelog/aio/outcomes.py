@@ -73,16 +73,33 @@ async def transact(
     except errors.Damaged:
         raise
     except errors.InDoubt as error:
-        asked = coordinator_pb2.GetTransactionRequest(
-            producer=request.producer, request_number=request.request_number
-        )
-        found = await _look_up(protocol, asked)
-        if found is not None and found.already_committed:
-            return coordinator_pb2.TransactReply(already_committed=True)
-        outcome = None if found is None else _decided(found.transaction, error)
-        if outcome is None:
-            raise _unknown(f"request {request.request_number}", error) from error
-        return coordinator_pb2.TransactReply(tx_id=outcome.tx_id, visible=outcome.visible)
+        return await look_up_one_shot(protocol, request, error)
+
+
+async def look_up_one_shot(
+    protocol: AsyncProtocol,
+    request: coordinator_pb2.TransactRequest,
+    error: errors.OncelogError,
+) -> coordinator_pb2.TransactReply:
+    """After `error`, which leaves its outcome open. Raises as `transact`."""
+    asked = coordinator_pb2.GetTransactionRequest(
+        producer=request.producer, request_number=request.request_number
+    )
+    found = await _look_up(protocol, asked)
+    if found is not None and found.already_committed:
+        return coordinator_pb2.TransactReply(already_committed=True)
+    outcome = None if found is None else _decided(found.transaction, error)
+    if outcome is None:
+        raise _unknown(f"request {request.request_number}", error) from error
+    return coordinator_pb2.TransactReply(tx_id=outcome.tx_id, visible=outcome.visible)
+
+
+def is_out_of_order(error: errors.OncelogError) -> bool:
+    """An earlier request number has not arrived: of this sending, or, where an earlier answer was
+    lost, of the last one."""
+    if isinstance(error, errors.UnknownOutcome):
+        return isinstance(error.__cause__, errors.OutOfOrderSequence)
+    return isinstance(error, errors.OutOfOrderSequence)
 
 
 async def commit(
@@ -117,6 +134,9 @@ async def _transact(
         if not identity.expect_request_number(error):
             raise
     request.request_number = identity.take_request_number()
+    if request.chain_first:
+        # It begins one: who continues one is not renumbered.
+        request.chain_first = request.request_number
     return await protocol.call("coordinator.transact", request)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from oncelog.aio.line import Line
 from oncelog.aio.producer import OnDelivery
 from oncelog.aio.recorder import Sticky
 from oncelog.aio.registration import Registration
@@ -20,9 +21,12 @@ class Occupant(Protocol):
 
     async def give_up(self, why: errors.OncelogError) -> None: ...
 
+    def build_on(self, refused: errors.OncelogError) -> bool: ...
+
 
 class Place:
-    """Where a producer's one transaction stands, and what each of its transactions is made with."""
+    """Where a producer's one transaction stands that is being filled, the line of those whose
+    commits are on their way, and what each of its transactions is made with."""
 
     def __init__(
         self,
@@ -37,6 +41,9 @@ class Place:
         self.on_delivery = on_delivery
         self.loop = asyncio.get_running_loop()
         self._current: Occupant | None = None
+        self.line = Line(
+            registration.protocol, registration, options.in_flight, on_trouble=self._tell_current
+        )
         # The shortest session of members whose offsets came by send_offsets, milliseconds; 0: none
         # did. The next ones may come when their transaction is open already.
         self._session_ms = 0
@@ -60,7 +67,9 @@ class Place:
         return min(timeout_ms, session_ms or timeout_ms)
 
     def occupy(self, transaction: Occupant) -> None:
-        """Raises InvalidArgument where another transaction is under way; Closed, ProducerFenced."""
+        """Raises InvalidArgument where another transaction is under way; Closed, ProducerFenced;
+        why one in flight was not committed, where nobody was told."""
+        self.line.require_no_trouble()
         self.registration.require_usable()
         # One that has ended may not have been left: an interrupt came before its block.
         if self._current is not None and not self._current.ended:
@@ -77,3 +86,8 @@ class Place:
         """Ends the transaction that stands here: see its `give_up`."""
         if self._current is not None:
             await self._current.give_up(why)
+        await self.line.empty()
+
+    def _tell_current(self, refused: errors.OncelogError) -> bool:
+        """True where there is one that is told."""
+        return self._current is not None and self._current.build_on(refused)

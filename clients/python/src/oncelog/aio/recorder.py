@@ -217,6 +217,10 @@ class Recorder:
                 f"a table is a pyarrow.Table or RecordBatch, not {type(data).__name__}",
                 field="table",
             )
+        if isinstance(data, pa.Table) and data.nbytes <= self._chunk_bytes:
+            # A poll spans chunks, and transforms keep them: one batch of each partition still fits
+            # into one message, several do not.
+            data = data.combine_chunks()
         batches = [data] if isinstance(data, pa.RecordBatch) else data.to_batches()
         chunks: list[tuple[Deliveries, range]] = []
         first = 0

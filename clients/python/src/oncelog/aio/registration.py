@@ -85,9 +85,13 @@ class Registration:
             return identity, await ask(identity)
         except errors.UnknownProducer:
             # It is told so only where no answer was lost: nothing happened.
-            self._begin_anew(identity, 0)
+            self.begin_anew(identity)
         identity = await self.identity()
         return identity, await ask(identity)
+
+    def begin_anew(self, identity: ProducerCore) -> None:
+        """The coordinator does not know it any more: the next one registers."""
+        self._begin_anew(identity, 0)
 
     def doubt(self, identity: ProducerCore, tx_id: int) -> None:
         """Something of this identity may be open or decided, and nobody could say. The next

@@ -1,4 +1,5 @@
-"""The transactional producer: makes transactions, one at a time.
+"""The transactional producer: makes transactions, one at a time; with `in_flight` above 1, the next
+one is filled while those before it are decided, in order (`line`).
 
 A named producer is one at a time: a later instance of the name fences this one (PRODUCER_FENCED).
 Without a name it is a fresh producer in a group of its own, and any number may run; then the
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from oncelog._core.transaction import ProducerCore
+from oncelog.aio.line import Line
 from oncelog.aio.outcomes import CommitSeq, wait_of
 from oncelog.aio.place import Place
 from oncelog.aio.producer import OnDelivery
@@ -109,9 +111,21 @@ class TransactionalProducer:
         the first transaction, too. Raises ProducerFenced, Unavailable."""
         await self.registration.identity()
 
+    async def flush(self) -> None:
+        """Returns when all that is in flight is decided: at once, unless `in_flight` is above 1.
+        Raises why the first that was not committed was not, where nobody was told; those behind it
+        were not either, and their consumers stand where it began."""
+        await self._place.line.empty()
+        self._place.line.require_no_trouble()
+
+    @property
+    def line(self) -> Line:
+        """Its transactions in flight."""
+        return self._place.line
+
     async def close(self) -> None:
-        """Aborts what is open, gives the session back. A commit under way is waited for. Safe to
-        repeat."""
+        """Aborts what is open, gives the session back. Commits under way are waited for. Safe to
+        repeat. Raises as `flush`."""
         if self._closed:
             return
         self._closed = True
@@ -121,6 +135,7 @@ class TransactionalProducer:
         finally:
             await self.registration.close()
             self.on_closed()
+        self._place.line.require_no_trouble()
 
     async def __aenter__(self) -> TransactionalProducer:
         await self.start()

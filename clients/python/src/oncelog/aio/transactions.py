@@ -8,6 +8,9 @@ exception the transaction is aborted and the consumer goes back to where it bega
 transactions are one `Transact`, larger ones Begin, produce, offsets and commit:
 `_core.transaction` draws the states.
 
+Of a producer with several in flight (`in_flight`) a small one is left before it is decided: it
+stands in the `line`, which tells what became of it.
+
 A commit whose answer is lost is asked again (it is idempotent) and looked up, until the deadline;
 only then UnknownOutcome reaches the user, with the consumer's positions forgotten and asked of the
 group again: a stable fetch waits for the outcome.
@@ -18,26 +21,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
 from oncelog._core import transaction as core
 from oncelog._core.buffers import HeadersLike
 from oncelog._core.messages import Identity
-from oncelog._core.positions import After, Progress
-from oncelog._core.routing import PartitionKey
-from oncelog._core.transaction import Event, State, TransactionCore
+from oncelog._core.positions import Progress
+from oncelog._core.transaction import Event, State
 from oncelog.aio.consumed import Consumed
+from oncelog.aio.ending import Ending
 from oncelog.aio.front import Front
 from oncelog.aio.outcomes import (
     CommitSeq,
     ExposedPart,
     commit,
     committed_before,
-    exposed_parts,
     transact,
-    why_aborted,
 )
 from oncelog.aio.place import Place
 from oncelog.aio.receipts import Receipt, TableReceipt
@@ -56,7 +57,7 @@ Begun = coordinator_pb2.BeginTransactionReply
 R = TypeVar("R")
 
 
-class Transaction:
+class Transaction(Ending):
     """Made by `TransactionalProducer.transaction`. One use: entered, filled, left."""
 
     def __init__(
@@ -68,6 +69,7 @@ class Transaction:
         wait: types_pb2.Wait.ValueType,
         timeout_ms: int,
     ) -> None:
+        super().__init__()
         self._place = place
         self._registration = place.registration
         self._protocol = place.registration.protocol
@@ -76,9 +78,12 @@ class Transaction:
         self._terms = Terms(
             place, commit_seq=commit_seq, wait=wait, timeout_ms=timeout_ms, session_ms=session_ms
         )
-        self._core = TransactionCore()
-        # In whose name it was begun, or is committed at once; None before.
-        self._identity: core.ProducerCore | None = None
+        # True where commit_seq was committed by an earlier run: this transaction changed nothing.
+        self.already_committed = False
+        # True where every participant had exposed it when the commit was answered.
+        self.visible = False
+        # Where the records became readable; only with wait="visible".
+        self.exposed: list[ExposedPart] = []
         self._opening: asyncio.Task[None] | None = None
         self._ending = False
         # Done when the decision that was asked for is answered, or nobody could say.
@@ -86,12 +91,6 @@ class Transaction:
         # True where it began before its end, too large for a one-shot or flushed: then the next
         # one will, too, and begins with this one's commit (begin_next).
         self._began_early = False
-        # True where commit_seq was committed by an earlier run: this transaction changed nothing.
-        self.already_committed = False
-        # True where every participant had exposed it when the commit was answered.
-        self.visible = False
-        # Where the records became readable; only with wait="visible".
-        self.exposed: list[ExposedPart] = []
         self._written = Written(
             self._protocol,
             place.options,
@@ -105,21 +104,6 @@ class Transaction:
         self.recorder = self._written.recorder
         # `send` without waiting, from any thread.
         self._put = Front(self.recorder).send
-
-    @property
-    def tx_id(self) -> int:
-        """0 until a server has given one; of a small transaction, until it is committed."""
-        return self._core.tx_id
-
-    @property
-    def state(self) -> str:
-        """buffering, opening, open, one shot, committing, spoiled, committed, aborted, in doubt."""
-        return self._core.state.value
-
-    @property
-    def ended(self) -> bool:
-        """True once it is committed, aborted or in doubt."""
-        return self._core.state in core.ENDED
 
     # ------------------------------------------------------------------------------------ filling
 
@@ -186,7 +170,9 @@ class Transaction:
     async def commit(self) -> None:
         """Decides. At return it is committed for ever, visible shortly after (or already, with
         wait="visible"). Raises what spoiled it (then `abort`), TransactionEnded, StalePosition,
-        ProducerFenced, or UnknownOutcome where nobody could say until the deadline."""
+        ProducerFenced, or UnknownOutcome where nobody could say until the deadline. Of a producer
+        with several in flight it may be on its way at return: `decided`, and why an earlier one was
+        not committed is raised, too."""
         self._core.require_open()
         self._end()
         try:
@@ -194,6 +180,8 @@ class Transaction:
             self._core.require_open()
             progress = self._consumed.progress()
             self._began_early |= self._written.overflows
+            if self._place.line.is_on and await self._go_ahead(progress):
+                return
             if not (self._is_one_shot(progress) and await self._commit_at_once(progress)):
                 await self._commit_opened(progress)
         except errors.OncelogError as error:
@@ -207,13 +195,14 @@ class Transaction:
             self._interrupted()
             raise
         finally:
-            self._release()
+            if self._flight is None:
+                self._release()
 
     async def abort(self) -> None:
         """Drops all records, and sends the consumer back to where the transaction began. Safe to
         repeat. A coordinator that cannot be reached aborts by itself, at the timeout. Comes too
         late for a commit that was asked for: who asked is told how it ends."""
-        if self._core.state in core.ENDED:
+        if self._core.state in core.ENDED or self._flight is not None:
             return
         self._end()
         try:
@@ -254,6 +243,8 @@ class Transaction:
     def enter(self) -> None:
         """Takes its place as the producer's one transaction. Raises InvalidArgument; `turn_back` is
         due then."""
+        self._place.line.require_no_trouble()
+        self._consumed.require_line(self._place.line)
         self._consumed.begins()
         self._place.occupy(self)
 
@@ -264,7 +255,7 @@ class Transaction:
     async def leave(self, error: BaseException | None) -> None:
         """Commits, or aborts where the block raised; a failing abort does not hide the cause."""
         try:
-            if self._core.state in core.ENDED:
+            if self._core.state in core.ENDED or self._flight is not None:
                 return
             if error is None:
                 try:
@@ -276,7 +267,8 @@ class Transaction:
             else:
                 await self.abort()
         finally:
-            self._consumed.ended()
+            if self._flight is None:
+                self._consumed.ended()
             self._place.vacate(self)
 
     async def give_up(self, why: errors.OncelogError) -> None:
@@ -295,20 +287,6 @@ class Transaction:
         """From now on nothing may be put."""
         self._ending = True
         self._written.halt(self._core.refuse_records)
-
-    def _drop(self) -> bool:
-        """True where it is aborted now; False where it has ended, or nobody here can say how."""
-        if self._core.state in core.ENDED:
-            return False
-        if self._core.state in core.DECIDING:
-            # Interrupted in the middle of its commit, or by another thread: only the group knows.
-            self._lose()
-            return False
-        self._core.on(Event.DROP)
-        self._written.failed(why_aborted(self._core.spoiled_by))
-        self._release()
-        self._consumed.aborted(self._core.spoiled_by)
-        return True
 
     # ------------------------------------------------------------------------------------ opening
 
@@ -331,6 +309,7 @@ class Transaction:
         """Opens the transaction at the coordinator, or takes the one that is open already. Never
         raises: an error spoils the transaction."""
         try:
+            await self._place.line.empty()
             self._identity, adopted = await self._registration.adopt(
                 self._terms.timeout_ms, for_commit_seq=self._terms.commit_seq is not None
             )
@@ -382,40 +361,6 @@ class Transaction:
         """In whose name it is, or would be if it began now."""
         return self._identity or await self._registration.identity()
 
-    def _doubt(self, tx_id: int) -> None:
-        if self._identity is not None:
-            self._registration.doubt(self._identity, tx_id)
-
-    def _interrupted(self) -> None:
-        """`commit` was cancelled. What was on its way is dropped with it, so a later `commit` must
-        not find an open transaction and take the rest of it for the whole (I3)."""
-        if self._core.state in core.DECIDING:
-            self._lose()
-        elif self._core.state not in core.ENDED:
-            self._core.spoil(
-                errors.InvalidArgument(
-                    "the commit of this transaction was interrupted before anything was decided: "
-                    "abort it, and begin another"
-                )
-            )
-
-    def _spoil(self, error: BaseException) -> None:
-        """Keeps the error for whoever sends or commits next; nothing more goes out."""
-        if self._core.state in core.ENDED:
-            return
-        self._core.spoil(error)
-        self._written.halt(self._core.refuse_records)
-        if isinstance(error, errors.ProducerFenced) and self._identity is not None:
-            self._registration.fence(error, self._identity)
-        if isinstance(error, errors.GroupMoved):
-            self._consumed.group_moved()
-        if isinstance(error, errors.UnknownTopic | errors.TooLarge):
-            # A coordinator does not say which of the topics in a one-shot is gone, or takes smaller
-            # batches now: the next one asks.
-            for partition in self._written.held_partitions():
-                self._protocol.directory.forget_topic_id(partition.topic_id)
-        self._release()
-
     # --------------------------------------------------------------------------------- committing
 
     def _is_one_shot(self, progress: Sequence[Progress]) -> bool:
@@ -427,11 +372,19 @@ class Transaction:
             and self._written.fits_one_shot
         )
 
+    def _is_nothing(self, progress: Sequence[Progress]) -> bool:
+        """There is nothing to decide."""
+        return (
+            self._written.is_empty
+            and not progress
+            and not self._consumed.groups(progress)
+            and self._terms.commit_seq is None
+        )
+
     async def _commit_at_once(self, progress: Sequence[Progress]) -> bool:
         """False where it turned out to be too much for one message."""
         self._core.on(Event.COMMIT)
-        nothing = self._written.is_empty and not progress and not self._consumed.groups(progress)
-        if nothing and self._terms.commit_seq is None:
+        if self._is_nothing(progress):
             self._core.on(Event.DECIDE)
             self._written.committed(())
             return True
@@ -462,7 +415,40 @@ class Transaction:
         request = self._terms.transact(
             identity, self._written.whole_batches(), next(iter(offsets.values()), None)
         )
-        return await self._await_outcome(transact(self._protocol, identity, request), progress)
+        if self._place.line.is_on:
+            request.chain_first, identity.chain_first = request.request_number, 0
+        reply = await self._await_outcome(transact(self._protocol, identity, request), progress)
+        self._place.line.begins(identity, request)
+        return reply
+
+    async def _go_ahead(self, progress: Sequence[Progress]) -> bool:
+        """True where its commit is on its way, as one of several; False where it goes alone, now
+        that all before it are decided."""
+        line = self._place.line
+        identity = await self._registration.identity()
+        if self._is_nothing(progress):
+            return False
+        alone = self._terms.commit_seq is not None or not self._consumed.may_go_ahead
+        if alone or not self._is_one_shot(progress) or not line.chain_first(identity):
+            await line.empty()
+            self._core.require_open()
+            return False
+        await line.room()
+        self._core.require_open()
+        await self._consumed.follow_others(progress, identity.producer_id)
+        self._core.require_open()
+        offsets = self._consumed.messages(progress, identity.producer_id)
+        # From here to the end nothing is awaited: it is sent, and its consumer goes on.
+        self._core.on(Event.COMMIT)
+        self._identity = identity
+        request = self._terms.transact(
+            identity, self._written.whole_batches(), next(iter(offsets.values()), None)
+        )
+        request.chain_first = identity.chain_first
+        self._flight = line.send(self, identity, request)
+        self._consumed.go_ahead(self._flight, line, progress)
+        self._place.vacate(self)
+        return True
 
     async def _await_outcome(self, decision: Awaitable[R], progress: Sequence[Progress]) -> R:
         """The reply to a commit. Takes the consequences of an answer that is damaged or lost."""
@@ -507,44 +493,6 @@ class Transaction:
         if request.HasField("begin_next"):
             self._registration.keep_next(identity, reply, request.begin_next)
         self._decided(reply, progress)
-
-    def _decided(self, reply: Any, progress: Sequence[Progress]) -> None:
-        """The commit is durable: the consumer goes on from here, unless another thread gave it up
-        meanwhile: then its group is asked."""
-        given_up = self._core.state is State.IN_DOUBT
-        self.already_committed = reply.already_committed
-        self.visible = reply.visible
-        self.exposed += exposed_parts(self._protocol, reply.exposed)
-        self._core.on(Event.DECIDE)
-        if self.already_committed:
-            self._written.failed(committed_before())
-            self._consumed.unknown()
-        else:
-            self._written.committed(reply.exposed)
-        if self.already_committed or given_up:
-            return
-        assert self._identity is not None
-        after = None if self.visible else After(self._identity.producer_id, self._core.tx_id)
-        self._consumed.committed(progress, after)
-
-    def _lose(self) -> None:
-        """Nobody could say: the group knows where to go on, the producer starts anew."""
-        if self._core.state is State.IN_DOUBT:
-            return
-        self._core.on(Event.LOSE)
-        self._written.failed(
-            errors.UnknownOutcome("nobody could say what became of this record's transaction")
-        )
-        self._doubt(self._core.tx_id)
-        self._consumed.unknown()
-
-    def _partitions(self) -> list[PartitionKey]:
-        return [*self._written.partitions(), *sorted(self._core.offset_participants)]
-
-    def _release(self) -> None:
-        self._written.stop()
-        if self._core.state in core.ENDED:
-            self._written.let_go()
 
 
 def _not_all_sent() -> errors.InvalidArgument:

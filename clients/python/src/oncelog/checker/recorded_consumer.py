@@ -56,8 +56,9 @@ class RecordedConsumer:
             place = TopicPartition(record.topic, record.partition)
             records.setdefault(place, []).append([record.offset, value])
         at_us = max(at_us, self._passed_us)
-        if self.inner.is_member:
-            # What came within the poll begins where the group stands, or the checker says so.
+        if self.group is not None:
+            # What came within the poll begins where the group stands, or the checker says so; or
+            # one in flight was refused within it.
             at_us = max(at_us, self._committed_us)
             self._note_positions(at_us, self._begun({p: rows[0][0] for p, rows in records.items()}))
         # Behind all that its poll did first: where it began, what it passed over.
@@ -146,8 +147,7 @@ class RecordedConsumer:
         moved = {
             place: offset
             for place, offset in offsets.items()
-            if place not in begun
-            and (self._expected.get(place) != offset or self._since.get(place) != since.get(place))
+            if place not in begun and self._has_jumped(place, offset, since)
         }
         self._since = since
         self._note_positions(at_us, moved)
@@ -156,12 +156,23 @@ class RecordedConsumer:
         """Of the first records of a poll, those where it began within it, or asked the group."""
         since = self.inner.feeding.commit_starts() if self.group is not None else {}
         begun = {
-            place: first
-            for place, first in firsts.items()
-            if self._expected.get(place) != first or self._since.get(place) != since.get(place)
+            place: first for place, first in firsts.items() if self._has_jumped(place, first, since)
         }
         self._since = {**self._since, **{place: since.get(place) for place in firsts}}
         return begun
+
+    def _has_jumped(
+        self, place: TopicPartition, offset: int, since: Mapping[TopicPartition, object]
+    ) -> bool:
+        """It is not where it was left; or it asked the group, for the next commit starts elsewhere.
+        Where a commit in flight has moved that, it did not ask: it may go back yet."""
+        if self._expected.get(place) != offset:
+            return True
+        return self._since.get(place) != since.get(place) and not self._is_ahead(place)
+
+    def _is_ahead(self, place: TopicPartition) -> bool:
+        key = self.inner._assigned.keys.get(place)
+        return key is not None and self.inner._positions.is_ahead(key)
 
     def _note_passed(self, place: TopicPartition, gap: Gap, to: int, if_deleted: str) -> None:
         """Within a poll: what comes next is deleted, and it goes on there."""

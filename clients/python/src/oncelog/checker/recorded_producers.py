@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any
 
@@ -96,6 +98,10 @@ class RecordedTransactionalProducer:
         self.history = history
         self._instance = instance
         self._known: tuple[int, int] | None = None
+        # The last one whose commit was sent before it was decided, and those whose end is not in
+        # the history yet.
+        self.in_flight: RecordedTransaction | None = None
+        self._telling: set[asyncio.Task[None]] = set()
 
     def transaction(
         self,
@@ -143,8 +149,28 @@ class RecordedTransactionalProducer:
             return {}
         return {"producer": show_id(self._known[0]), "generation": self._known[1]}
 
+    def tell(self, end: Coroutine[Any, Any, None]) -> None:
+        """Writes down how one in flight ends, when it does."""
+        task = asyncio.get_running_loop().create_task(end)
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    async def flush(self) -> None:
+        """Returns when all that is in flight is decided, and told."""
+        try:
+            await self.inner.flush()
+        finally:
+            await self._all_told()
+
     async def close(self) -> None:
-        await self.inner.close()
+        try:
+            await self.inner.close()
+        finally:
+            await self._all_told()
+
+    async def _all_told(self) -> None:
+        if self._telling:
+            await asyncio.wait(list(self._telling))
 
 
 class RecordedTransaction:
@@ -225,6 +251,7 @@ class RecordedTransaction:
             wait=self._wait,
             commit_seq=self._commit_seq,
             offsets=offsets or None,
+            builds_on=self._builds_on(),
         )
         try:
             await self.inner.commit()
@@ -232,6 +259,26 @@ class RecordedTransaction:
             # Only now may it have a TxId.
             raised(self._history, op, error, tx_id=show(self.inner.tx_id))
             raise
+        if self.inner.is_in_flight:
+            self._producer.in_flight = self
+            self._producer.tell(self._tell(op))
+        else:
+            self._tell_committed(op)
+
+    def _builds_on(self) -> str | None:
+        """The one that was sent before it by its producer, where that is not decided."""
+        before = self._producer.in_flight
+        return before.name if before is not None and before.inner.is_in_flight else None
+
+    async def _tell(self, op: str) -> None:
+        try:
+            await self.inner.decided()
+        except OncelogError as error:
+            raised(self._history, op, error, tx_id=show(self.inner.tx_id))
+        else:
+            self._tell_committed(op)
+
+    def _tell_committed(self, op: str) -> None:
         self._history.ok(
             op,
             tx_id=show(self.inner.tx_id),
@@ -242,7 +289,7 @@ class RecordedTransaction:
 
     async def abort(self) -> None:
         """`ok` says that it never commits; where its commit is in doubt, that stays so."""
-        if self.inner.state in ("committed", "aborted", "in doubt"):
+        if self.inner.is_in_flight or self.inner.state in ("committed", "aborted", "in doubt"):
             return
         op = self._history.invoke(
             "abort",

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from oncelog.checker.exposure import Contradiction, Exposure
 from oncelog.checker.facts import Place, Transaction
+from oncelog.checker.outcomes import Side
 from oncelog.checker.report import Finding
 from oncelog.checker.rules.case import Case
 from oncelog.checker.rules.consumers import jumps, wrong_resumes
@@ -60,6 +61,24 @@ def i10_program_order_of_a_producer(case: Case) -> Iterator[Finding]:
                 yield Finding(message, [asked.line, before[1].from_line, exposure.seen[0].line])
             else:
                 latest[transaction.producer] = (key, exposure)
+    yield from _built_on_nothing(case)
+
+
+def _built_on_nothing(case: Case) -> Iterator[Finding]:
+    """Of several in flight none is committed whose earlier one is not."""
+    for transaction in case.facts.transactions.values():
+        asked = transaction.asked_to_commit()
+        name = None if asked is None else asked.args.get("builds_on")
+        before = None if name is None else case.facts.transactions.get(name)
+        if before is None or not case.outcomes.is_committed(transaction):
+            continue
+        for against in case.outcomes.evidence(before, Side.NOT_COMMITTED)[:1]:
+            committed = case.outcomes.evidence(transaction, Side.COMMITTED)[0]
+            yield Finding(
+                f"transaction {transaction.name} is committed ({committed.why}), and builds on "
+                f"{before.name}, which is not: {against.why}",
+                [*committed.lines, *against.lines],
+            )
 
 
 def i11_one_order_of_a_transaction_group(case: Case) -> Iterator[Finding]:

@@ -8,11 +8,11 @@ from typing import Any, cast
 import pytest
 
 from oncelog.protocol import Protocol
-from oncelog_spark import transaction
+from oncelog_spark import batch_transaction as transaction
+from oncelog_spark.batch_transaction import Entered, Standing, TransactionLost
 from oncelog_spark.manifest import PartCount, TaskWritten, TransactionKey
 from oncelog_spark.options import sink_options
 from oncelog_spark.sink import batch_key, write_task
-from oncelog_spark.transaction import Entered, Standing, TransactionLost
 from oncelogpb import errors
 from oncelogpb.v1 import cluster_pb2, coordinator_pb2, offset_manager_pb2
 from oncelogpb.v1 import types_pb2 as pb

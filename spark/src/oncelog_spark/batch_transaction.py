@@ -13,13 +13,14 @@ alike, so that whichever comes first opens the transaction in the same way.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal
 
 from pyspark import TaskContext
 
+from oncelog_spark import query_names
 from oncelog_spark.living_members import refusal
 from oncelog_spark.manifest import TaskWritten, TransactionKey, build_manifest
 from oncelogpb import errors
@@ -41,6 +42,8 @@ COMMIT_TIMEOUT_MS: Final = 60_000
 BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
 QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 RUN_ID_PROPERTY: Final = "spark.jobGroup.id"
+# The query's name, if it has one, and the ids, in words.
+DESCRIPTION_PROPERTY: Final = "spark.job.description"
 
 
 class TransactionLost(RuntimeError):
@@ -83,7 +86,7 @@ class Entered:
 
 
 def producer_name(base: str, sink_name: str | None) -> str:
-    """Of a sink: the option `producer` or the query id, and what tells two sinks apart."""
+    """Of a sink: the option `producer`, the query's name or id, and what tells two sinks apart."""
     return base if sink_name is None else f"{base}/{sink_name}"
 
 
@@ -92,11 +95,17 @@ def streaming_key(producer: str | None, sink_name: str | None) -> TransactionKey
     context = TaskContext.get()
     if context is None:
         return None
-    batch_id = context.getLocalProperty(BATCH_ID_PROPERTY)
-    query_id = context.getLocalProperty(QUERY_ID_PROPERTY)
+    return key_of_batch(context.getLocalProperty, producer, sink_name)
+
+
+def key_of_batch(
+    local_property: Callable[[str], str | None], producer: str | None, sink_name: str | None
+) -> TransactionKey | None:
+    """The same by the local properties of a task, or of the driver's thread in foreachBatch."""
+    batch_id, query_id = local_property(BATCH_ID_PROPERTY), local_property(QUERY_ID_PROPERTY)
     if batch_id is None or query_id is None:
         return None
-    run_id = context.getLocalProperty(RUN_ID_PROPERTY) or ""
+    run_id = local_property(RUN_ID_PROPERTY) or ""
     try:
         instance = uuid.UUID(run_id)
     except ValueError:
@@ -104,8 +113,36 @@ def streaming_key(producer: str | None, sink_name: str | None) -> TransactionKey
             f"the job group {run_id!r} is not the run id of the query, which fences earlier runs: "
             "do not call setJobGroup inside of a streaming query"
         ) from None
-    name = producer_name(producer or query_id, sink_name)
-    return TransactionKey(name, instance.bytes, scope=query_id, number=int(batch_id))
+    base, before = producer or "", ""
+    if not base:
+        description = local_property(DESCRIPTION_PROPERTY)
+        base, before = query_names.default_names(description, query_id)
+    return TransactionKey(
+        producer_name(base, sink_name),
+        instance.bytes,
+        scope=query_id,
+        number=int(batch_id),
+        name_before=producer_name(before, sink_name) if before else "",
+    )
+
+
+def register(
+    protocol: Protocol, key: TransactionKey, *, timeout_ms: int = ENTER_TIMEOUT_MS
+) -> coordinator_pb2.InitProducerReply:
+    """This run's generation of the key's producer: a new one where an earlier run had it. Raises an
+    OncelogError (ProducerFenced: a later run took over)."""
+    request = coordinator_pb2.InitProducerRequest(
+        name=key.producer_name, group=key.group, instance_id=key.instance_id
+    )
+    reply: coordinator_pb2.InitProducerReply = protocol.call(
+        "coordinator.init_producer", request, timeout_ms=timeout_ms
+    )
+    return reply
+
+
+def resolved(protocol: Protocol, key: TransactionKey) -> TransactionKey:
+    """The key by the name that counts, the same in all tasks of a batch."""
+    return query_names.resolved(protocol, key, lambda asked: register(protocol, asked))
 
 
 def enter(
@@ -116,15 +153,11 @@ def enter(
     timeout_ms: int = ENTER_TIMEOUT_MS,
 ) -> Entered:
     """Opens the transaction of the batch, or joins it. `parts` announces partitions that will take
-    part; those of whoever opens it count. Raises TransactionLost, or an OncelogError
-    (ProducerFenced: a later run of the query took over)."""
-    reply = protocol.call(
-        "coordinator.init_producer",
-        coordinator_pb2.InitProducerRequest(
-            name=key.producer_name, group=key.group, instance_id=key.instance_id
-        ),
-        timeout_ms=timeout_ms,
-    )
+    part; those of whoever opens it count. Raises TransactionLost, QueryNameTaken, or an
+    OncelogError (ProducerFenced: a later run of the query took over)."""
+    key = resolved(protocol, key)
+    reply = register(protocol, key, timeout_ms=timeout_ms)
+    query_names.require_known(key, reply)
     try:
         begun = protocol.call(
             "coordinator.begin_transaction",
@@ -144,6 +177,15 @@ def enter(
         ) from error
     return Entered(
         _standing(begun, key), begun.tx_id, reply.producer.producer_id, reply.producer.generation
+    )
+
+
+def second_write(key: TransactionKey) -> SecondWrite:
+    """What a write is told that comes after the commit of its own batch and run."""
+    return SecondWrite(
+        f"second write in one batch (batch {key.number} of {key.scope}): set sinkName, another one "
+        "for each write, so that each has a transaction of its own; or write all of them in one, "
+        "with oncelog_spark.transaction"
     )
 
 

@@ -1,0 +1,344 @@
+"""What one small piece of work costs in hand-offs: CPU and context switches of the client, the
+coordinator and the partition leader, per transaction or record.
+
+    python -m benchmarks.hand_offs                          this checkout
+    python -m benchmarks.hand_offs --against ../base        and another one, in interleaved pairs
+    python -m benchmarks.hand_offs --threads                by thread, too
+
+A hand-off is a thread that waits for another one: it shows as a voluntary context switch, in
+/proc/<pid>/task/*/status; those that the scheduler forces are shown apart, for they come from what
+else the machine does. CPU is that of /proc/<pid>/task/*/schedstat, in nanoseconds. Both are summed
+over the threads that there were at the beginning. Latencies stand beside them.
+
+Each checkout is served by a process of its own, with a cluster of its own, all the time; the rounds
+take turns. A pair is two rounds next to each other: what else the machine does hits both, so the
+ratio of a pair is what to trust. The other checkout runs with this one's interpreter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import click
+
+import oncelog
+from oncelog import aio
+from oncelog_spark.jobs.local_cluster import local_cluster
+
+VALUE: Final = b"v" * 100
+TOPIC: Final = "hand-offs"
+PARTITIONS: Final = 4
+PRODUCERS: Final = 64
+SECONDS_MAX: Final = 20.0
+# What is imported of a checkout, before what is installed.
+SOURCES: Final = ("protos/src", "clients/python/src", "services", "spark/src")
+ROLES: Final = ("coordinator", "partition_leader", "offset_manager")
+
+
+class Used(NamedTuple):
+    """By one thread, so far."""
+
+    cpu_ns: int
+    waits: int
+    forced: int
+
+
+# Who it is of, and its name.
+Thread = tuple[str, str]
+Round = dict[str, Any]
+
+
+def threads_of(pid: int) -> dict[int, tuple[str, Used]]:
+    """By thread id."""
+    found: dict[int, tuple[str, Used]] = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            status = (task / "status").read_text()
+            cpu_ns = int((task / "schedstat").read_text().split()[0])
+        except OSError:
+            continue
+        fields = dict(line.split(":", 1) for line in status.splitlines())
+        waits = int(fields["voluntary_ctxt_switches"])
+        forced = int(fields["nonvoluntary_ctxt_switches"])
+        name = "main" if int(task.name) == pid else fields["Name"].strip()
+        if name not in ("main", "event_engine"):
+            # gRPC's poller, the loop of the client, the writer of a disk, a reader's thread.
+            name = f"{name}-{len(found)}"
+        found[int(task.name)] = (name, Used(cpu_ns, waits, forced))
+    return found
+
+
+def servers() -> dict[str, int]:
+    """The processes of the cluster that this process has started, by role."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        try:
+            stat = (entry / "stat").read_text()
+        except OSError:
+            continue
+        if entry.name.isdigit():
+            parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
+    ours, grew = {os.getpid()}, True
+    while grew:
+        more = {pid for pid, parent in parents.items() if parent in ours} - ours
+        ours |= more
+        grew = bool(more)
+    found = {}
+    for pid in ours - {os.getpid()}:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        for role in ROLES:
+            if any(part == role or part.endswith(f".{role}") for part in command):
+                found[role] = pid
+    return found
+
+
+# ---------------------------------------------------------------------------------- the workloads
+
+
+def one_record(log: oncelog.Log, bootstrap: str, count: int, *, begun: bool) -> list[float]:
+    took = []
+    with log.transactional_producer() as producer:
+        for _ in range(count):
+            start = time.perf_counter()
+            with producer.transaction() as tx:
+                tx.send(TOPIC, VALUE, partition=0)
+                if begun:
+                    tx.flush()
+            took.append(time.perf_counter() - start)
+    return took
+
+
+def end_to_end(log: oncelog.Log, bootstrap: str, count: int) -> list[float]:
+    """From `send` to the reader, who waits in a thread of its own."""
+    arrived, ready = threading.Semaphore(0), threading.Semaphore(0)
+
+    def follow() -> None:
+        with log.consumer([TOPIC], partitions=[(TOPIC, 1)], start="latest") as consumer:
+            consumer.poll(0.5)
+            ready.release()
+            seen = 0
+            while seen < count:
+                batch = consumer.poll(SECONDS_MAX)
+                if batch is None:
+                    return
+                for _ in batch.records():
+                    seen += 1
+                    arrived.release()
+
+    reader = threading.Thread(target=follow, daemon=True)
+    reader.start()
+    assert ready.acquire(timeout=SECONDS_MAX), "the reader did not begin"
+    took = []
+    with log.producer(linger_ms=0) as producer:
+        for _ in range(count):
+            start = time.perf_counter()
+            producer.send(TOPIC, VALUE, partition=1)
+            assert arrived.acquire(timeout=SECONDS_MAX), "the reader saw nothing"
+            took.append(time.perf_counter() - start)
+    reader.join(SECONDS_MAX)
+    return took
+
+
+def many(log: oncelog.Log, bootstrap: str, count: int) -> list[float]:
+    """64 producers of one client, all at once."""
+    took: list[float] = []
+
+    async def commit_all(producer: aio.TransactionalProducer) -> None:
+        for _ in range(count // PRODUCERS):
+            start = time.perf_counter()
+            async with producer.transaction() as tx:
+                for partition in range(PARTITIONS):
+                    await tx.send(TOPIC, VALUE, partition=partition)
+            took.append(time.perf_counter() - start)
+
+    async def run() -> None:
+        async with aio.connect(bootstrap) as own:
+            producers = [await own.transactional_producer() for _ in range(PRODUCERS)]
+            for producer in producers:
+                await producer.start()
+            await asyncio.gather(*map(commit_all, producers))
+
+    asyncio.run(run())
+    return took
+
+
+WORKLOADS: Final[dict[str, Callable[[oncelog.Log, str, int], list[float]]]] = {
+    "one record": lambda log, at, count: one_record(log, at, count, begun=False),
+    "flushed": lambda log, at, count: one_record(log, at, count, begun=True),
+    "end to end": end_to_end,
+    "64 producers": many,
+}
+# How many of each are a round of one second or two.
+COUNTS: Final = {"one record": 500, "flushed": 300, "end to end": 500, "64 producers": 1_280}
+
+
+# ------------------------------------------------------------------------------ one checkout's side
+
+
+def measure(log: oncelog.Log, bootstrap: str, workload: str) -> Round:
+    """What a round has used, per piece of work."""
+    pids = {"client": os.getpid(), **servers()}
+    count = COUNTS[workload]
+    run = WORKLOADS[workload]
+    before = {who: threads_of(pid) for who, pid in pids.items()}
+    took = run(log, bootstrap, count)
+    used: Counter[Thread] = Counter()
+    waits: Counter[Thread] = Counter()
+    forced: Counter[Thread] = Counter()
+    for who, pid in pids.items():
+        for tid, (name, after) in threads_of(pid).items():
+            was = before[who].get(tid, ("", Used(0, 0, 0)))[1]
+            used[who, name] += after.cpu_ns - was.cpu_ns
+            waits[who, name] += after.waits - was.waits
+            forced[who, name] += after.forced - was.forced
+    took.sort()
+    return {
+        "p50_ms": took[len(took) // 2] * 1000,
+        "p99_ms": took[int(len(took) * 0.99)] * 1000,
+        "threads": [
+            [*thread, used[thread] / count / 1000, waits[thread] / count, forced[thread] / count]
+            for thread in used
+        ],
+    }
+
+
+def serve() -> None:
+    """Rounds on demand: a workload's name a line, its figures a line."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="oncelog-bench-")))
+        bootstrap = stack.enter_context(local_cluster(folder))
+        log = stack.enter_context(oncelog.connect(bootstrap))
+        log.admin.create_topic(TOPIC, partitions=PARTITIONS)
+        print("ready", oncelog.__file__, flush=True)
+        for line in sys.stdin:
+            print(json.dumps(measure(log, bootstrap, line.strip())), flush=True)
+
+
+class Side:
+    """A process that serves one checkout."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._read()
+
+    def round(self, workload: str) -> Round:
+        assert self._process.stdin is not None
+        self._process.stdin.write(workload + "\n")
+        self._process.stdin.flush()
+        found: Round = json.loads(self._read())
+        return found
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise click.ClickException("the process that measures has ended")
+        return line
+
+
+@contextmanager
+def side(checkout: Path) -> Iterator[Side]:
+    paths = os.pathsep.join(str(checkout.resolve() / part) for part in SOURCES)
+    process = subprocess.Popen(
+        [sys.executable, str(Path(__file__).resolve()), "--serve"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    try:
+        yield Side(process)
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(60)
+
+
+# --------------------------------------------------------------------------------- what is printed
+
+
+def totals(found: Round) -> dict[str, float]:
+    threads = found["threads"]
+    return {
+        "cpu_us": sum(thread[2] for thread in threads),
+        "switches": sum(thread[3] for thread in threads),
+        "forced": sum(thread[4] for thread in threads),
+        "p50_ms": found["p50_ms"],
+        "p99_ms": found["p99_ms"],
+    }
+
+
+def show(workload: str, ours: Sequence[Round], others: Sequence[Round]) -> None:
+    click.echo(f"\n{workload}")
+    for figure in ("cpu_us", "switches", "forced", "p50_ms", "p99_ms"):
+        here = [totals(found)[figure] for found in ours]
+        line = f"  {figure:9} {statistics.median(here):9.2f}"
+        if others:
+            there = [totals(found)[figure] for found in others]
+            ratios = sorted(a / b for a, b in zip(here, there, strict=True) if b)
+            if ratios:
+                line += (
+                    f"   other {statistics.median(there):9.2f}   ratio of pairs "
+                    f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+                )
+        click.echo(line)
+
+
+def show_threads(rounds: Sequence[Round], title: str) -> None:
+    by_thread: dict[Thread, list[tuple[float, float, float]]] = {}
+    for found in rounds:
+        for who, name, cpu, waits, forced in found["threads"]:
+            by_thread.setdefault((who, name), []).append((cpu, waits, forced))
+    click.echo(f"  {title}")
+    for (who, name), figures in sorted(by_thread.items()):
+        cpu, waits, forced = (sum(column) / len(rounds) for column in zip(*figures, strict=True))
+        if cpu >= 1 or waits >= 0.05:
+            click.echo(f"    {who:17} {name:16} {cpu:8.1f} us {waits:6.2f} {forced:6.2f}")
+
+
+@click.command()
+@click.option("--against", type=click.Path(exists=True, path_type=Path), help="A checkout.")
+@click.option("--only", multiple=True, type=click.Choice(list(WORKLOADS)), help="Repeatable.")
+@click.option("--rounds", default=7, show_default=True, type=click.IntRange(1, 200))
+@click.option("--threads", is_flag=True, help="By thread, too.")
+@click.option("--serve", "serves", is_flag=True, hidden=True)
+def main(
+    against: Path | None, only: tuple[str, ...], rounds: int, threads: bool, serves: bool
+) -> None:
+    """Count hand-offs. See the module."""
+    if serves:
+        serve()
+        return
+    with ExitStack() as stack:
+        here = Path(__file__).resolve().parent.parent
+        sides = [stack.enter_context(side(path)) for path in (here, against) if path is not None]
+        for workload in only or WORKLOADS:
+            found: list[list[Round]] = [[] for _ in sides]
+            # The first one warms up.
+            for turn in range(rounds + 1):
+                order = list(zip(sides, found, strict=True))
+                for one, kept in order if turn % 2 else reversed(order):
+                    figures = one.round(workload)
+                    if turn:
+                        kept.append(figures)
+            show(workload, found[0], found[1] if against else ())
+            if threads:
+                for kept, title in zip(found, ("here", "there"), strict=False):
+                    show_threads(kept, title)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""Bugs of several transactions in flight, as the client sees them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planting import Bug, Edit, unit
+
+FILE: Final = "client/test_in_flight"
+LINE: Final = "oncelog.aio.line:Line"
+
+BUGS: Final = (
+    Bug(
+        "later-ones-are-not-taken-back",
+        "a refusal takes back all behind it: their consumer stands where the refused one began",
+        (Edit(f"{LINE}._take_back", "reversed(flights)", "flights[:1]"),),
+        {
+            unit(FILE, "test_i21_a_refusal_takes_back_all_behind_it"): "'aborted'",
+        },
+    ),
+    Bug(
+        "taken-back-in-the-order-in-which-they-were-sent",
+        "the last one first, else a partition stands where a later one began",
+        (Edit(f"{LINE}._take_back", "reversed(flights)", "flights"),),
+        {
+            unit(FILE, "test_i21_a_refusal_takes_back_all_behind_it"): "where the first began",
+        },
+    ),
+    Bug(
+        "sent-ahead-of-the-first-of-its-chain",
+        "the first of a chain goes alone: else its number may begin two chains",
+        (
+            Edit(
+                "oncelog.aio.transactions:Transaction._go_ahead",
+                "or not line.chain_first(identity):",
+                ":",
+            ),
+        ),
+        {
+            unit(FILE, "test_the_first_of_a_chain_goes_alone"): "it waits for its answer",
+        },
+    ),
+    Bug(
+        "doubt-of-the-head-forgets-what-landed-behind-it",
+        "of a chain nothing takes effect whose earlier part does not, so a later one says it",
+        (
+            Edit(
+                f"{LINE}._look",
+                "elif any(_took_effect(flight) for flight in self._flights):",
+                "elif False:",
+            ),
+        ),
+        {
+            unit(
+                FILE, "test_i04_a_later_one_that_is_committed_says_that_an_earlier_one_is"
+            ): "in doubt",
+        },
+    ),
+    Bug(
+        "two-in-flight-wait-for-each-other",
+        "I31: one that came before its turn asks again once the one before it is answered",
+        (
+            Edit(
+                f"{LINE}._ask",
+                "[before.decided, answering]",
+                "[before.decided]",
+            ),
+        ),
+        {
+            unit(
+                FILE,
+                "test_i31_one_of_which_nobody_knows_whether_it_arrived_holds_up_nobody_for_ever",
+            ): "each waits for the other",
+        },
+    ),
+    Bug(
+        "a-gap-is-taken-for-a-refusal",
+        "one that came before its turn comes again under its own number",
+        (
+            Edit(
+                f"{LINE}._ask",
+                "if not is_out_of_order(error) or flight.before is None:",
+                "if True:",
+            ),
+        ),
+        {
+            unit(
+                FILE, "test_one_that_came_before_its_turn_comes_again_under_its_own_number"
+            ): "it came again",
+        },
+    ),
+    Bug(
+        "a-batch-of-before-the-refusal-is-committed",
+        "what was given before its consumer was sent back is given again",
+        (
+            Edit(
+                "oncelog.aio.feeding:Feeding.feeds",
+                "if sent_back is not None:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                FILE, "test_i21_what_was_given_before_the_refusal_is_not_made_a_transaction_of"
+            ): "it holds what is given again",
+        },
+    ),
+    Bug(
+        "filled-on-behind-a-refused-one",
+        "the one that is being filled builds on what was refused",
+        (
+            Edit(
+                "oncelog.aio.place:Place._tell_current",
+                "return self._current is not None and self._current.build_on(refused)",
+                "return False",
+            ),
+        ),
+        {
+            unit(FILE, "test_i21_one_that_is_being_filled_is_spoiled"): "it is told why",
+        },
+    ),
+    Bug(
+        "partitions-go-while-something-of-them-is-in-flight",
+        "whoever gives partitions away waits for what it has in flight",
+        (
+            Edit(
+                "oncelog.aio.member:Member.give_up",
+                "await self._flights_over()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "client/test_in_flight_members",
+                "test_i21_close_waits_for_what_is_in_flight_before_the_member_leaves",
+            ): "assert",
+        },
+    ),
+)
