@@ -42,6 +42,23 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "an-error-that-one-of-two-streams-met-is-raised-as-it-came",
+        "I14: what was deleted is told once, with its topic and its partition",
+        (
+            Edit(
+                "oncelog.aio.buffering:BufferedPrefetcher._follow",
+                "return next((error for error in met if error is not None), None)",
+                "raise next(error for error in met if error is not None)",
+            ),
+        ),
+        {
+            unit(
+                SETTLED,
+                "test_i14_what_was_deleted_is_told_though_another_partition_reads_its_journal",
+            ): "gone"
+        },
+    ),
+    Bug(
         "what-was-given-of-a-batch-is-given-again-in-a-transaction",
         "I3: a transaction that is read by two ways has each record once",
         (

@@ -3,6 +3,7 @@ front any more: it reads that in commit order, and goes on with the journal."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -188,6 +189,24 @@ def test_i14_what_was_deleted_of_what_was_settled_is_told() -> None:
 
     gone = refusal(0, errors.OffsetOutOfRange("gone", start=3, end=7))
     consuming(work, [settled(0, 0), gone], **MEMORY)
+
+
+def test_i14_what_was_deleted_is_told_though_another_partition_reads_its_journal() -> None:
+    """Two streams are open then: what one of them met is told once, and is no end of the other."""
+
+    async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
+        begins(transport, {0: 5}, {5: (1, 8, 1)})
+        assert await offsets_of(consumer, 1) == [0]
+        with pytest.raises(errors.OffsetOutOfRange, match="offsets 1 to 2 of 'a'"):
+            await consumer.poll(5.0)
+        await asyncio.sleep(5.0)
+        await consumer.seek("a", 0, 3)
+        assert await offsets_of(consumer, 2) == [3, 4]
+
+    gone = refusal(0, errors.OffsetOutOfRange("gone", start=3, end=7))
+    idle: list[list[Any]] = [[], []]
+    streams = [[settled(0, 0), gone], [], *idle, [settled(3, 6, 5)], []]
+    consuming(work, *streams, partitions=(5, 5), **MEMORY)
 
 
 def test_i14_it_goes_on_behind_what_was_deleted_as_it_was_told_to() -> None:

@@ -173,11 +173,10 @@ class BufferedPrefetcher(Prefetcher):
         finally:
             for stream in streams:
                 stream.cancel()
-            ended = await asyncio.gather(*streams, return_exceptions=True)
-        for one in ended:
-            if isinstance(one, BaseException) and not isinstance(one, asyncio.CancelledError):
-                raise one
-        return next((one for one in ended if isinstance(one, errors.OncelogError)), None)
+            await asyncio.gather(*streams, return_exceptions=True)
+        # An error that was met is what a stream returns, and somebody was told of it.
+        met = [stream.result() for stream in streams if not stream.cancelled()]
+        return next((error for error in met if error is not None), None)
 
     def _is_over(self, partitions: list[PartitionKey]) -> bool:
         """One that was read in commit order has come to where its journal begins."""
