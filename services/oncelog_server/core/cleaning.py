@@ -130,6 +130,15 @@ class Cleanness(NamedTuple):
     # its own no more than what may be gone, that is less than `tombstones_to`.
     dropped_to: int = 0
 
+    def with_records(self, first: int) -> Cleanness:
+        """Once what is appended from `first` on has all of its records."""
+        return Cleanness(
+            min(self.compacted_to, first),
+            min(self.tombstones_to, first),
+            self.holes_below,
+            min(self.dropped_to, first),
+        )
+
     def with_part(self, there: Cleanness, *, first: int, end: int) -> Cleanness | None:
         """Of this log, which ends at `first`, once [first, end) comes from another replica's.
 

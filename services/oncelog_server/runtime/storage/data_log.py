@@ -137,15 +137,7 @@ class DataLog(DataView):
 
     def _require_not_compacted(self, offset: int) -> None:
         """What comes has all of its records, whatever was in parts of other replicas."""
-        compacted_to, tombstones_to, holes_below, dropped_to = self.cleanness
-        self._note_cleanness(
-            Cleanness(
-                min(compacted_to, offset),
-                min(tombstones_to, offset),
-                holes_below,
-                min(dropped_to, offset),
-            )
-        )
+        self._note_cleanness(self.cleanness.with_records(offset))
 
     def append_copied(self, data: bytes) -> int:
         """Blocks as another replica's `parts_from` gave them; all of them or none. Returns where
