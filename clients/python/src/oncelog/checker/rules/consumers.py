@@ -6,7 +6,7 @@ where its last commit, seek or position left it: an abort takes it back there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -56,8 +56,10 @@ def jumps(facts: Facts) -> Iterator[Jump]:
 
 
 def wrong_resumes(facts: Facts, stored: StoredOffsets) -> Iterator[Finding]:
-    """Positions that are neither the consumer's own base nor the group's."""
+    """Positions that are neither the consumer's own base, nor where a commit of its own ends that
+    is on its way, nor the group's."""
     commits = _commits_by_consumer(facts)
+    asked = _asked_by_place(facts)
     for consumer in sorted(facts.steps):
         stands: dict[Place, _Stand] = {}
         events: list[Operation | OffsetCommit] = [
@@ -72,7 +74,12 @@ def wrong_resumes(facts: Facts, stored: StoredOffsets) -> Iterator[Finding]:
                     stand.base = event.to
                 continue
             if event.do == "position":
-                yield from _judge(consumer, event, stands, stored)
+                on_their_way = {
+                    (place, commit.to)
+                    for place, sent in asked.get(consumer, {}).items()
+                    if (commit := _on_its_way(sent, event)) is not None
+                }
+                yield from _judge(consumer, event, stands, stored, on_their_way)
             if event.do != "read":
                 _stand_anew(stands, event)
 
@@ -147,7 +154,11 @@ def _stand_anew(stands: dict[Place, _Stand], step: Operation) -> None:
 
 
 def _judge(
-    consumer: str, step: Operation, stands: dict[Place, _Stand], stored: StoredOffsets
+    consumer: str,
+    step: Operation,
+    stands: dict[Place, _Stand],
+    stored: StoredOffsets,
+    on_their_way: Collection[tuple[Place, int]],
 ) -> Iterator[Finding]:
     group = step.args.get("group")
     for item in step.results.get("positions", ()):
@@ -157,6 +168,8 @@ def _judge(
             yield from _judge_skip(consumer, step, item, stand, stored)
             continue
         if stand is not None and stand.base == offset:
+            continue
+        if (place, offset) in on_their_way:
             continue
         if group is None:
             if stand is not None:
@@ -211,6 +224,28 @@ def _commits_by_consumer(facts: Facts) -> dict[str, list[OffsetCommit]]:
             if commit.consumer is not None and _answered(commit) is not None:
                 found.setdefault(commit.consumer, []).append(commit)
     return found
+
+
+def _asked_by_place(facts: Facts) -> dict[str, dict[Place, list[OffsetCommit]]]:
+    """By consumer; each in the order in which they were asked for."""
+    found: dict[str, dict[Place, list[OffsetCommit]]] = {}
+    for commits in facts.offset_commits.values():
+        for commit in commits:
+            if commit.consumer is not None:
+                found.setdefault(commit.consumer, {}).setdefault(commit.place, []).append(commit)
+    for by_place in found.values():
+        for sent in by_place.values():
+            sent.sort(key=lambda commit: (commit.asked.invoked_us, commit.asked.line))
+    return found
+
+
+def _on_its_way(sent: Sequence[OffsetCommit], step: Operation) -> OffsetCommit | None:
+    """The last one that was asked for before, where nobody knew by then what became of it: an abort
+    takes the consumer back to where it ends."""
+    before = [commit for commit in sent if commit.asked.line < step.line]
+    if not before or 0 < before[-1].asked.end_line < step.line:
+        return None
+    return before[-1]
 
 
 def _answered(commit: OffsetCommit) -> Operation | None:
