@@ -329,6 +329,7 @@ def test_i29_a_process_of_up_that_dies_is_started_again(tmp_path: Path) -> None:
         (pid,) = children_of(up.pid, "partition_leader")
         os.kill(pid, signal.SIGKILL)
         until(lambda: children_of(up.pid, "partition_leader") not in ([], [pid]), "a restart")
+        until(lambda: up.run("consume", "kept").exit_code == 0, "it answers")
         up.ask("produce", "kept", given="2\n")
         (etcd,) = children_of(up.pid, "--initial-cluster-token")
         os.kill(etcd, signal.SIGKILL)

@@ -1,15 +1,16 @@
 """Which replicas of a process something is to be done for, and when the others are looked at: one
 queue of deadlines, turned once a tick, so that who rests costs nothing (docs/adr/0082).
 
-    stir ──► busy: each tick, and a report each second ──► it says for how long it rests
+    stir ──► busy: ticked, and a report each second ──► it says for how long it rests
       ▲                                                          │
       └── something happens to it ◄── resting: a look when that is over, and again
 
 Invariants:
   * a replica that was added is busy, or has a deadline, until it is dropped;
-  * who is stirred is ticked at the next turn, whatever it said before;
-  * a turn looks at RESTING_AT_ONCE of those at rest at most, and a report of all gives the loop a
-    turn after REPORTS_AT_ONCE: thousands whose time comes together hold up nobody.
+  * who is stirred at rest is ticked at the next turn, whatever it said before;
+  * a turn ticks BUSY_AT_ONCE of those that were busy before, who waited longest first, and looks at
+    RESTING_AT_ONCE of those at rest at most, and a report of all gives the loop a turn after
+    REPORTS_AT_ONCE: thousands whose time comes together, as at a start, hold up nobody.
 
 Left out: what a replica does then, and when it says that it rests (`replica/driver`).
 """
@@ -18,11 +19,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import islice
 from typing import Final, Protocol
 
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.timers import Timers
 
+# About a sixth of a core, with ten ticks a second.
+BUSY_AT_ONCE: Final = 500
 RESTING_AT_ONCE: Final = 50
 REPORTS_AT_ONCE: Final = 100
 
@@ -55,14 +59,15 @@ class Agenda:
     def __init__(self, now_ms: Callable[[], int]) -> None:
         """`now_ms`: monotonic."""
         self._now_ms = now_ms
-        # In the order in which they became it.
+        # Busy since the last turn, and those before: who was ticked longest ago is first.
+        self._stirred: dict[PartitionId, Looked] = {}
         self._busy: dict[PartitionId, Looked] = {}
         self._resting: dict[PartitionId, Looked] = {}
         self._looks: Timers[PartitionId] = Timers()
 
     @property
     def busy(self) -> list[Looked]:
-        return list(self._busy.values())
+        return [*self._stirred.values(), *self._busy.values()]
 
     @property
     def resting_count(self) -> int:
@@ -71,23 +76,24 @@ class Agenda:
     def stir(self, replica: Looked) -> None:
         """Something is to be done for it; or it is new."""
         partition = replica.partition
-        if partition in self._busy:
+        if self._is_busy(partition):
             return
         if self._resting.pop(partition, None) is not None:
             self._looks.cancel(partition)
-        self._busy[partition] = replica
+        self._stirred[partition] = replica
 
     def drop(self, partition: PartitionId) -> None:
         """It is no more."""
+        self._stirred.pop(partition, None)
         self._busy.pop(partition, None)
         if self._resting.pop(partition, None) is not None:
             self._looks.cancel(partition)
 
     def turn(self) -> None:
         """A tick of the process."""
-        for replica in self.busy:
-            replica.tick()
-            self._weigh(replica)
+        before = list(islice(self._busy.values(), BUSY_AT_ONCE))
+        for replica in [*self._stirred.values(), *before]:
+            self._tick(replica)
         now_ms = self._now_ms()
         self._looks.turn(now_ms)
         for partition in list(self._looks.due(RESTING_AT_ONCE)):
@@ -98,9 +104,19 @@ class Agenda:
             if partition in self._resting and not replica.rests_ms:
                 self.stir(replica)
 
-    def _weigh(self, replica: Looked) -> None:
-        partition, rests_ms = replica.partition, replica.rests_ms
-        if rests_ms and partition in self._busy:
+    def _is_busy(self, partition: PartitionId) -> bool:
+        return partition in self._stirred or partition in self._busy
+
+    def _tick(self, replica: Looked) -> None:
+        partition = replica.partition
+        if not self._is_busy(partition):
+            # The tick of another one has dropped it.
+            return
+        self._stirred.pop(partition, None)
+        self._busy.pop(partition, None)
+        self._busy[partition] = replica
+        replica.tick()
+        if (rests_ms := replica.rests_ms) and partition in self._busy:
             self._resting[partition] = self._busy.pop(partition)
             self._looks.set(partition, self._now_ms() + rests_ms)
 
@@ -114,11 +130,13 @@ class Agenda:
         for number, replica in enumerate(self.busy):
             if number % REPORTS_AT_ONCE == REPORTS_AT_ONCE - 1:
                 await asyncio.sleep(0)
-            if replica.partition in self._busy:
+            if self._is_busy(replica.partition):
                 replica.report()
 
     def check(self) -> None:
         self._looks.check()
-        assert not self._busy.keys() & self._resting.keys(), "who is busy has no deadline"
+        busy = self._busy.keys() | self._stirred.keys()
+        assert not busy & self._resting.keys(), "who is busy has no deadline"
+        assert len(busy) == len(self._busy) + len(self._stirred)
         assert all(partition in self._looks for partition in self._resting), "looked at for ever"
         assert len(self._looks) == len(self._resting)

@@ -15,14 +15,31 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.agenda:Agenda.stir",
-                "if partition in self._busy:",
-                "if partition in self._busy or partition in self._resting:",
+                "if self._is_busy(partition):",
+                "if self._is_busy(partition) or partition in self._resting:",
             ),
         ),
         {
             unit(
                 "runtime/test_agenda", "test_i30_who_is_stirred_is_ticked_at_the_next_turn"
             ): "assert"
+        },
+    ),
+    Bug(
+        "busy-ones-of-whom-the-first-are-ticked-for-ever",
+        "I30: of thousands that are busy each is ticked, who waited longest first",
+        (
+            Edit(
+                "oncelog_server.runtime.agenda:Agenda._tick",
+                "self._busy.pop(partition, None)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_agenda",
+                "test_thousands_that_are_busy_are_ticked_in_turns_and_who_is_stirred_at_once",
+            ): "who waited longest comes first"
         },
     ),
     Bug(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog_server.core.ids import PartitionId, TopicId
-from oncelog_server.runtime.agenda import REPORTS_AT_ONCE, RESTING_AT_ONCE, Agenda
+from oncelog_server.runtime.agenda import BUSY_AT_ONCE, REPORTS_AT_ONCE, RESTING_AT_ONCE, Agenda
 
 TICK_MS = 100
 
@@ -91,6 +91,30 @@ def test_thousands_whose_time_comes_together_hold_up_nobody() -> None:
         assert sum(one.looks for one in many) == expected * RESTING_AT_ONCE
     turns(agenda, 1)
     assert sum(one.looks for one in many) == 4 * RESTING_AT_ONCE
+
+
+def test_thousands_that_are_busy_are_ticked_in_turns_and_who_is_stirred_at_once() -> None:
+    many = [Replica(number, 0) for number in range(4 * BUSY_AT_ONCE)]
+    agenda = shelf(*many)
+    turns(agenda, 1)
+    assert {one.ticks for one in many} == {1}
+    for expected in range(1, 5):
+        turns(agenda, 1)
+        assert sum(one.ticks - 1 for one in many) == expected * BUSY_AT_ONCE
+    assert {one.ticks for one in many} == {2}, "who waited longest comes first"
+    late = Replica(len(many), 0)
+    agenda.stir(late)
+    turns(agenda, 1)
+    assert late.ticks == 1
+
+
+def test_who_is_dropped_by_the_tick_of_another_is_gone() -> None:
+    one, other = Replica(0, 0), Replica(1, 0)
+    agenda = shelf(one, other)
+    one.tick = lambda: agenda.drop(other.partition)  # type: ignore[method-assign]
+    turns(agenda, 2)
+    assert agenda.busy == [one]
+    assert other.ticks == 0
 
 
 def test_a_report_of_many_gives_the_loop_turns() -> None:
