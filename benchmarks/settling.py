@@ -7,13 +7,16 @@
 Each kind of transaction (so many rows of 100 B) is read back from all three in turns, as far as it
 is settled; then the same producer writes to a topic of each kind in turns, while settling runs.
 With `--alone` each topic has transactions of its own, which come as one message each. `--times` as
-many of them: what opening a consumer takes (5 to 15 ms) is most of a small topic's time.
+many of them: what opening a consumer takes (5 to 15 ms) is most of a small topic's time. With
+`--old` the leader begins anew before they are read: else the newest of `plain` and `reference`
+comes from its memory, and what is settled from its disk.
 Left out: disks that are slower than memory, for all of it is in the page cache; several machines.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import statistics
@@ -29,6 +32,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 import oncelog
+from benchmarks.idle import ended, processes
 from benchmarks.machine import cpu_seconds
 from oncelog import aio
 from oncelog_spark.jobs.local_cluster import local_cluster
@@ -39,6 +43,7 @@ VALUE: Final = b"v" * 100
 PRODUCERS: Final = 16
 PRODUCED: Final = 100_000
 LATENCIES: Final = 300
+PARTITION_LEADER: Final = "partition_leader"
 REFERENCE, COPY, AUTO, PLAIN = "reference", "copy", "auto", "plain"
 TOPICS: Final = (PLAIN, REFERENCE, COPY)
 PRODUCED_TO: Final = (REFERENCE, AUTO, COPY)
@@ -46,6 +51,7 @@ PRODUCED_TO: Final = (REFERENCE, AUTO, COPY)
 SNAPSHOT_EVERY_BYTES: Final = 256 << 10
 SETTLED_S_MAX: Final = 90.0
 POLL_S: Final = 10.0
+PAUSE_S: Final = 0.5
 # So much of a topic must be settled before it is read.
 SETTLED_SHARE: Final = 0.7
 
@@ -72,6 +78,7 @@ class ReadBack(NamedTuple):
 @click.option("--rows", multiple=True, type=click.Choice([str(rows) for rows in KINDS]))
 @click.option("--times", default=1, show_default=True, type=click.IntRange(1, 1_000))
 @click.option("--alone/--together", default=False)
+@click.option("--old/--fresh", default=False)
 @click.option("--reading/--no-reading", default=True)
 @click.option("--producing/--no-producing", default=True)
 def main(
@@ -79,6 +86,7 @@ def main(
     rows: tuple[str, ...],
     times: int,
     alone: bool,
+    old: bool,
     reading: bool,
     producing: bool,
 ) -> None:
@@ -89,8 +97,9 @@ def main(
         with local_cluster(cluster, options=options) as bootstrap:
             if reading:
                 chosen = [int(each) for each in rows] or list(KINDS)
+                forget = functools.partial(_begin_anew, cluster) if old else None
                 found = [
-                    _read_back(bootstrap, kind, rounds, count=KINDS[kind] * times, alone=alone)
+                    _read_back(bootstrap, kind, rounds, KINDS[kind] * times, forget, alone=alone)
                     for kind in chosen
                 ]
                 print(_reading_table(found), _disk_table(found), sep="\n\n", flush=True)
@@ -101,8 +110,16 @@ def main(
 # ------------------------------------------------------------------------------------- reading back
 
 
-def _read_back(bootstrap: str, rows: int, rounds: int, *, count: int, alone: bool) -> ReadBack:
-    """`count`: of transactions."""
+def _read_back(
+    bootstrap: str,
+    rows: int,
+    rounds: int,
+    count: int,
+    forget: Callable[[], None] | None,
+    *,
+    alone: bool,
+) -> ReadBack:
+    """`count`: of transactions. `forget` is done before they are read."""
     names = {kind: f"{kind}-{rows}" for kind in TOPICS}
     with oncelog.connect(bootstrap) as log:
         for kind, name in names.items():
@@ -115,10 +132,15 @@ def _read_back(bootstrap: str, rows: int, rounds: int, *, count: int, alone: boo
             for _ in range(rows * count):
                 producer.send(names[PLAIN], VALUE)
             producer.flush()
+        if forget is not None:
+            # Its last snapshot says that all can be settled, so nobody reads ahead of that.
+            forget()
         records = _until_settled(bootstrap, names[COPY], rows * count)
         took: dict[str, list[Took]] = {kind: [] for kind in TOPICS}
         for turn in range(rounds + 1):
             for kind in TOPICS:
+                # What the leader does yet for the reader before is not this one's.
+                time.sleep(PAUSE_S)
                 one = _timed(lambda kind=kind: _read(log, names[kind], records))  # type: ignore[misc]
                 # The first round warms up.
                 if turn:
@@ -151,6 +173,11 @@ async def _write(bootstrap: str, topics: list[str], rows: int, count: int) -> No
             await producer.close()
 
         await asyncio.gather(*(work() for _ in range(PRODUCERS)))
+
+
+def _begin_anew(cluster: Path) -> None:
+    """The partition leader: nothing is in its memory then. `oncelog up` starts it again."""
+    ended(processes(cluster)[PARTITION_LEADER])
 
 
 def _read(log: oncelog.Log, topic: str, records: int) -> None:

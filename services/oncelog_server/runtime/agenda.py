@@ -67,7 +67,7 @@ class Agenda:
 
     @property
     def busy(self) -> list[Looked]:
-        return [*self._stirred.values(), *self._busy.values()]
+        return [*self._busy.values(), *self._stirred.values()]
 
     @property
     def resting_count(self) -> int:
@@ -92,7 +92,7 @@ class Agenda:
     def turn(self) -> None:
         """A tick of the process."""
         before = list(islice(self._busy.values(), BUSY_AT_ONCE))
-        for replica in [*self._stirred.values(), *before]:
+        for replica in [*before, *self._stirred.values()]:
             self._tick(replica)
         now_ms = self._now_ms()
         self._looks.turn(now_ms)
