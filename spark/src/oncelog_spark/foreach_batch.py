@@ -10,8 +10,9 @@ sink's do; but its `commit` only hands over what the winning tasks wrote. The en
 commits all of it in one manifest, or aborts.
 
 Invariants: nothing is visible before the block ends, and all of it is, or nothing. Whoever replays
-a batch that was committed runs no job and sends nothing (`replayed`). What a block that ends by an
-exception opened is aborted, also by its sources alone.
+a batch that was committed writes and sends nothing (`replayed`), but reads it to its end, for what
+state Spark keeps of it (ADR 91). What a block that ends by an exception opened is aborted, also by
+its sources alone.
 
 Left out: batches that are not of a streaming query, which `txnId` is for.
 """
@@ -164,6 +165,8 @@ class BatchTransaction:
     ) -> None:
         try:
             if self._replayed:
+                if kind is None:
+                    self._read_to_its_end()
                 return
             if kind is not None:
                 self._abort()
@@ -193,7 +196,7 @@ class BatchTransaction:
     def _commit(self) -> None:
         if not self._messages and self._options.input_groups:
             # Nothing came of it, but the positions move: their sources register them when read.
-            self._batch.write.format("noop").mode("append").save()
+            self._read_to_its_end()
         begun = self._entered is not None or self._options.input_groups
         if self._records or (begun and not self._messages):
             self._messages.append(self._own())
@@ -203,6 +206,9 @@ class BatchTransaction:
         agreement.require_positions_here(self._protocol, first, self._options.input_groups)
         options = self._options
         transaction.commit(self._protocol, self._messages, options.input_groups, options.wait)
+
+    def _read_to_its_end(self) -> None:
+        self._batch.write.format("noop").mode("append").save()
 
     def _own(self) -> TaskWritten:
         """What the driver itself has to say: its records, or that there are none."""

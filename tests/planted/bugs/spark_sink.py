@@ -69,7 +69,7 @@ BUGS: Final = (
     ),
     Bug(
         "replay-does-its-jobs-again",
-        "I34: whoever replays a committed batch runs no job",
+        "I34: whoever replays a committed batch writes nothing",
         (
             Edit(
                 "oncelog_spark.foreach_batch:BatchTransaction.write",
@@ -80,8 +80,25 @@ BUGS: Final = (
         {
             unit(
                 "spark/test_foreach_batch",
-                "test_i34_a_replayed_batch_runs_no_job_and_sends_nothing",
+                "test_i34_a_replayed_batch_is_read_for_its_state_and_writes_nothing",
             ): "assert ['oncelog']",
+        },
+    ),
+    Bug(
+        "replay-forgets-the-state",
+        "I34: a query with state goes on after a batch that was committed and not noted",
+        (
+            Edit(
+                "oncelog_spark.foreach_batch:BatchTransaction.__exit__",
+                "self._read_to_its_end()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_foreach_batch",
+                "test_i34_a_replayed_batch_is_read_for_its_state_and_writes_nothing",
+            ): "assert [] == ['noop']",
         },
     ),
     Bug(
