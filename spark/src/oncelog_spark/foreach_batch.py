@@ -14,7 +14,7 @@ a batch that was committed writes and sends nothing (`replayed`), but reads it t
 state Spark keeps of it (ADR 91). What a block that ends by an exception opened is aborted, also by
 its sources alone.
 
-Left out: batches that are not of a streaming query, which `txnId` is for.
+Left out: batches that are not of a streaming query, and Spark Connect; `txnId` is for them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from oncelog_spark import agreement, failed_jobs, hand_over
 from oncelog_spark import batch_transaction as transaction
@@ -40,14 +40,6 @@ from oncelog_spark.producing import TaskProducer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
-
-# Spark's properties of the batch, as a task tells them where the driver's Python cannot ask.
-PROPERTIES: Final = (
-    transaction.BATCH_ID_PROPERTY,
-    transaction.QUERY_ID_PROPERTY,
-    transaction.RUN_ID_PROPERTY,
-    transaction.DESCRIPTION_PROPERTY,
-)
 
 
 class _Phase(Enum):
@@ -248,23 +240,16 @@ class BatchTransaction:
 
 
 def _properties(batch: DataFrame) -> Callable[[str], str | None]:
-    """Of the batch that this thread runs: on a classic driver they are the thread's. With Spark
-    Connect they are asked for in a task, which knows them in any case."""
+    """Of the batch that this thread runs. Raises RuntimeError with Spark Connect, whose server runs
+    the function's jobs in threads that know nothing of the query: not even a task could tell."""
     from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
-    if isinstance(batch, ClassicDataFrame):
-        # A method of the context; stubs know no type of it.
-        found: Callable[[str], str | None] = batch.sparkSession.sparkContext.getLocalProperty
-        return found
-    from pyspark.sql import functions as F
-
-    tell = F.udf(_told, "array<string>", useArrow=False)
-    [row] = batch.sparkSession.range(1).select(tell("id").alias("told")).collect()
-    return dict(zip(PROPERTIES, row.told, strict=True)).get
-
-
-def _told(_row: int) -> list[str | None]:
-    from pyspark import TaskContext
-
-    context: Any = TaskContext.get()
-    return [context.getLocalProperty(name) for name in PROPERTIES]
+    if not isinstance(batch, ClassicDataFrame):
+        raise RuntimeError(
+            "transaction() needs a classic session: Spark Connect tells a function of foreachBatch "
+            "nothing of its query. Write by the query, with writeStream.format('oncelog'), or "
+            "give each save() a `producer` and the batch's number as its `txnId`"
+        )
+    # A method of the context; stubs know no type of it.
+    found: Callable[[str], str | None] = batch.sparkSession.sparkContext.getLocalProperty
+    return found
