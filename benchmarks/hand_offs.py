@@ -1,5 +1,5 @@
-"""What one small piece of work costs in hand-offs: CPU and context switches of the client, the
-coordinator and the partition leader, per transaction or record.
+"""What one piece of work costs: CPU, context switches and page faults of the client, the
+coordinator and the partition leader, per transaction, record, or MiB of records of 1 KiB.
 
     python -m benchmarks.hand_offs                          this checkout
     python -m benchmarks.hand_offs --against ../base        and another one, in interleaved pairs
@@ -8,7 +8,9 @@ coordinator and the partition leader, per transaction or record.
 A hand-off is a thread that waits for another one: it shows as a voluntary context switch, in
 /proc/<pid>/task/*/status; those that the scheduler forces are shown apart, for they come from what
 else the machine does. CPU is that of /proc/<pid>/task/*/schedstat, in nanoseconds. Both are summed
-over the threads that there were at the beginning. Latencies stand beside them.
+over the threads that there are at the end. Page faults are the minor ones of /proc/<pid>/stat: of
+bulk, memory that went back to the system and is fetched again. Beside them stand latencies, and how
+many pieces came in a second.
 
 Each checkout is served by a process of its own, with a cluster of its own, all the time; the rounds
 take turns. A pair is two rounds next to each other: what else the machine does hits both, so the
@@ -29,6 +31,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -42,6 +45,9 @@ VALUE: Final = b"v" * 100
 TOPIC: Final = "hand-offs"
 PARTITIONS: Final = 4
 PRODUCERS: Final = 64
+# Of bulk: a topic of one partition, and one of six.
+KIB: Final = b"v" * 1024
+BULK_TOPICS: Final = {1: "bulk", 6: "bulk-6"}
 SECONDS_MAX: Final = 20.0
 # What is imported of a checkout, before what is installed.
 SOURCES: Final = ("protos/src", "clients/python/src", "services", "spark/src")
@@ -79,6 +85,11 @@ def threads_of(pid: int) -> dict[int, tuple[str, Used]]:
             name = f"{name}-{len(found)}"
         found[int(task.name)] = (name, Used(cpu_ns, waits, forced))
     return found
+
+
+def faults_of(pid: int) -> int:
+    """Minor page faults so far."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
 
 
 def servers() -> dict[str, int]:
@@ -175,14 +186,59 @@ def many(log: oncelog.Log, bootstrap: str, count: int) -> list[float]:
     return took
 
 
+def bulk_sends(log: oncelog.Log, bootstrap: str, count: int, *, partitions: int) -> list[float]:
+    """So many MiB, flat out; all are acknowledged in the end."""
+    took, topic = [], BULK_TOPICS[partitions]
+    with log.producer() as producer:
+        for _ in range(count):
+            start = time.perf_counter()
+            for _ in range(len(KIB)):
+                producer.send(topic, KIB)
+            took.append(time.perf_counter() - start)
+        producer.flush()
+    return took
+
+
+def bulk_reads(log: oncelog.Log, bootstrap: str, count: int, *, objects: bool) -> list[float]:
+    """So many MiB from the front of a log that was written before, out of the page cache."""
+    topic = "bulk-read"
+    if topic not in {found.name for found in log.admin.topics()}:
+        log.admin.create_topic(topic)
+        with log.producer() as producer:
+            for _ in range(count * len(KIB)):
+                producer.send(topic, KIB)
+    took, left = [], count * len(KIB)
+    with log.consumer([topic]) as consumer:
+        while left:
+            start = time.perf_counter()
+            batch = consumer.poll(SECONDS_MAX)
+            assert batch is not None, "the records are there"
+            left -= sum(1 for _ in batch.records()) if objects else len(batch.to_arrow())
+            took.append(time.perf_counter() - start)
+    return took
+
+
 WORKLOADS: Final[dict[str, Callable[[oncelog.Log, str, int], list[float]]]] = {
     "one record": lambda log, at, count: one_record(log, at, count, begun=False),
     "flushed": lambda log, at, count: one_record(log, at, count, begun=True),
     "end to end": end_to_end,
     "64 producers": many,
+    "bulk sends": partial(bulk_sends, partitions=1),
+    "bulk sends, 6": partial(bulk_sends, partitions=6),
+    "bulk reads": partial(bulk_reads, objects=False),
+    "bulk reads, objects": partial(bulk_reads, objects=True),
 }
-# How many of each are a round of one second or two.
-COUNTS: Final = {"one record": 500, "flushed": 300, "end to end": 500, "64 producers": 1_280}
+# How many of each are a round of one second or two; of bulk, MiB.
+COUNTS: Final = {
+    "one record": 500,
+    "flushed": 300,
+    "end to end": 500,
+    "64 producers": 1_280,
+    "bulk sends": 160,
+    "bulk sends, 6": 160,
+    "bulk reads": 192,
+    "bulk reads, objects": 192,
+}
 
 
 # ------------------------------------------------------------------------------ one checkout's side
@@ -194,7 +250,10 @@ def measure(log: oncelog.Log, bootstrap: str, workload: str) -> Round:
     count = COUNTS[workload]
     run = WORKLOADS[workload]
     before = {who: threads_of(pid) for who, pid in pids.items()}
+    faults_before = {who: faults_of(pid) for who, pid in pids.items()}
+    began = time.perf_counter()
     took = run(log, bootstrap, count)
+    seconds = time.perf_counter() - began
     used: Counter[Thread] = Counter()
     waits: Counter[Thread] = Counter()
     forced: Counter[Thread] = Counter()
@@ -208,6 +267,8 @@ def measure(log: oncelog.Log, bootstrap: str, workload: str) -> Round:
     return {
         "p50_ms": took[len(took) // 2] * 1000,
         "p99_ms": took[int(len(took) * 0.99)] * 1000,
+        "per_s": count / seconds,
+        "faults": {who: (faults_of(pid) - faults_before[who]) / count for who, pid in pids.items()},
         "threads": [
             [*thread, used[thread] / count / 1000, waits[thread] / count, forced[thread] / count]
             for thread in used
@@ -222,6 +283,8 @@ def serve() -> None:
         bootstrap = stack.enter_context(local_cluster(folder))
         log = stack.enter_context(oncelog.connect(bootstrap))
         log.admin.create_topic(TOPIC, partitions=PARTITIONS)
+        for partitions, topic in BULK_TOPICS.items():
+            log.admin.create_topic(topic, partitions=partitions)
         print("ready", oncelog.__file__, flush=True)
         for line in sys.stdin:
             print(json.dumps(measure(log, bootstrap, line.strip())), flush=True)
@@ -270,12 +333,19 @@ def side(checkout: Path) -> Iterator[Side]:
 # --------------------------------------------------------------------------------- what is printed
 
 
+def _cpu_us(threads: Sequence[Sequence[Any]], who: str) -> float:
+    return sum(float(thread[2]) for thread in threads if thread[0] == who)
+
+
 def totals(found: Round) -> dict[str, float]:
     threads = found["threads"]
     return {
         "cpu_us": sum(thread[2] for thread in threads),
         "switches": sum(thread[3] for thread in threads),
         "forced": sum(thread[4] for thread in threads),
+        **{f"cpu_us {who}": _cpu_us(threads, who) for who in ("client", "partition_leader")},
+        **{f"faults {who}": found["faults"][who] for who in ("client", "partition_leader")},
+        "per_s": found["per_s"],
         "p50_ms": found["p50_ms"],
         "p99_ms": found["p99_ms"],
     }
@@ -283,9 +353,9 @@ def totals(found: Round) -> dict[str, float]:
 
 def show(workload: str, ours: Sequence[Round], others: Sequence[Round]) -> None:
     click.echo(f"\n{workload}")
-    for figure in ("cpu_us", "switches", "forced", "p50_ms", "p99_ms"):
+    for figure in totals(ours[0]):
         here = [totals(found)[figure] for found in ours]
-        line = f"  {figure:9} {statistics.median(here):9.2f}"
+        line = f"  {figure:23} {statistics.median(here):9.2f}"
         if others:
             there = [totals(found)[figure] for found in others]
             ratios = sorted(a / b for a, b in zip(here, there, strict=True) if b)
