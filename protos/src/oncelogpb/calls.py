@@ -350,17 +350,22 @@ async def _next_of(call: Any, service: str) -> Any:
 
 
 async def server_stream(
-    channel: grpc.aio.Channel, service: str, method: str, request: Message
+    channel: grpc.aio.Channel,
+    service: str,
+    method: str,
+    request: Message,
+    parse: Callable[[bytes], Any] | None = None,
 ) -> AsyncGenerator[Any, None]:
     """The replies of a server-streaming call, until the server ends it or the caller stops
-    iterating (use contextlib.aclosing). Raises OncelogError."""
+    iterating (use contextlib.aclosing). `parse` makes them of their bytes, where generated code is
+    not to. Raises OncelogError."""
     descriptor = rpcs.find(service)
     rpc = _rpc(service, method)
     data = _serialize(request)
     call = channel.unary_stream(
         f"/{descriptor.full_name}/{rpc.name}",
         request_serializer=None,
-        response_deserializer=rpcs.message_class(rpc.output_type).FromString,
+        response_deserializer=parse or rpcs.message_class(rpc.output_type).FromString,
     )(data)
     with _over_at_end(call):
         while (reply := await _next_of(call, descriptor.name)) is not _EOF:

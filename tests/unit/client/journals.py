@@ -147,7 +147,7 @@ class Reader:
         )
 
     def see(self, one: Any) -> Exposure | None:
-        arrived = arrived_of(one)
+        arrived = arrived_of(one, one.payload)
         if arrived.journal_offset < self.pending.next:
             return None
         if arrived.batch is not None:

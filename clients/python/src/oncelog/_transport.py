@@ -23,8 +23,12 @@ from oncelog._probe import Problem, diagnose
 from oncelog._tls import Certificates
 from oncelog.errors import INSTEAD_OF_FORK, Closed, Forked
 from oncelog.options import Tls
-from oncelogpb import bulk, calls
+from oncelogpb import bulk, calls, in_place
 
+# Replies that may be large: what makes them of their bytes.
+_PARSERS: Final[dict[str, Callable[[bytes], Any]]] = {
+    "partition_leader.subscribe": in_place.parse_fetched,
+}
 # How long a channel may take to close, seconds.
 CLOSE_SECONDS_MAX: Final = 2.0
 
@@ -43,7 +47,8 @@ class Transport(Protocol):
         ...
 
     def stream(self, to: Endpoint, method: str, request: Any) -> AsyncGenerator[Any, None]:
-        """The replies of a server-streaming call. Close it (contextlib.aclosing)."""
+        """The replies of a server-streaming call, those of a Subscribe as `in_place.fetched` takes
+        them. Close it (contextlib.aclosing)."""
         ...
 
     def on_end(
@@ -159,7 +164,7 @@ class GrpcTransport:
     async def stream(self, to: Endpoint, method: str, request: Any) -> AsyncGenerator[Any, None]:
         service, _, name = method.partition(".")
         with self._line(to).running_beside() as channel:
-            replies = calls.server_stream(channel, service, name, request)
+            replies = calls.server_stream(channel, service, name, request, _PARSERS.get(method))
             try:
                 async for reply in replies:
                     yield reply

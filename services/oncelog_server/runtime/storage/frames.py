@@ -42,6 +42,7 @@ from crc32c import crc32c
 
 from oncelog_server.core.frame import OCCUPY_RECORDS, At, ControlCode, Frame, FrameKind, StoredFrame
 from oncelogpb.errors import TooLarge
+from oncelogpb.in_place import VIEW_SHARE
 
 MAGIC: Final = b"ONCE"
 VERSION: Final = 1
@@ -126,8 +127,9 @@ def encoded_bytes(frame: Frame) -> int:
     return HEADER_BYTES + len(frame.payload)
 
 
-def decode(buffer: memoryview, position: int = 0) -> StoredFrame:
-    """The frame at `position`, its CRC verified. Its payload is a copy, so the buffer may go.
+def decode(buffer: memoryview, position: int = 0, *, views: bool = False) -> StoredFrame:
+    """The frame at `position`, its CRC verified. Its payload is a copy, so the buffer may go; with
+    `views` one of records is left in the buffer, if it is at least 1/VIEW_SHARE of it.
 
     Raises FrameIncomplete, FrameDamaged, FrameTooNew.
     """
@@ -168,9 +170,11 @@ def decode(buffer: memoryview, position: int = 0) -> StoredFrame:
         raise FrameTooNew(f"format version {version}")
     if kind not in _KINDS or control not in _CONTROLS:
         raise FrameTooNew(f"frame kind {kind}, control code {control}")
+    payload = buffer[start : start + length]
+    is_left = views and kind in OCCUPY_RECORDS and length * VIEW_SHARE >= len(buffer)
     frame = Frame(
         _KINDS[kind],
-        bytes(buffer[start : start + length]) if length else b"",
+        payload if is_left else bytes(payload),
         count,
         producer_id,
         generation,

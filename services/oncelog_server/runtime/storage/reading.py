@@ -62,7 +62,7 @@ async def read_segment(
     they stand there. Raises CorruptLog, OSError."""
     start = _start(segment, from_offset)
     position, following = start.position, start.offset
-    wanted = min(max_bytes, READ_BYTES_MAX) + INDEX_INTERVAL_BYTES + HEADER_BYTES
+    wanted = _wanted_bytes(segment, from_offset, start, min(max_bytes, READ_BYTES_MAX))
     taken: list[StoredFrame] = []
     while position < segment.synced:
         wanted = min(wanted, segment.synced - position)
@@ -72,7 +72,7 @@ async def read_segment(
             while at < len(block):
                 _, end, size = step_on(block, at, following)
                 if end > from_offset:
-                    stored = decode(block, at)
+                    stored = decode(block, at, views=True)
                     max_bytes -= size
                     if stored.end > below or (taken and max_bytes < 0):
                         return taken
@@ -95,6 +95,20 @@ async def read_segment(
             return taken
         position += at
     return taken
+
+
+def _wanted_bytes(segment: Segment, from_offset: int, start: IndexEntry, max_bytes: int) -> int:
+    """How much to read from `start` on: whole frames, as far as the index knows them. Of frames of
+    a MiB half of what is read were else read again, or for nothing. A wrong index costs a second
+    read, as ever."""
+    unknown = max_bytes + INDEX_INTERVAL_BYTES + HEADER_BYTES
+    if start.position + unknown >= segment.synced:
+        return unknown
+    _, behind = segment.index.around(from_offset)
+    # One frame at least: the one that holds the offset ends there or before.
+    least = start.position if behind is None else behind.position
+    end = segment.index.last_within(start.position, start.position + max_bytes)
+    return max(least, end or 0) - start.position or unknown
 
 
 async def copy_segment(
@@ -186,7 +200,7 @@ async def read_extent(disk: Disk, extent: Extent) -> dict[int, StoredFrame]:
                 at, following = at + size, behind
             if at > len(block):
                 raise FrameDamaged("a frame is longer than what is there")
-            stored = decode(block, at) if offset == target else None
+            stored = decode(block, at, views=True) if offset == target else None
         except FrameError as error:
             position = first_damage(segment, start, start.position + at)
             raise corrupt(segment, position, error) from error

@@ -101,6 +101,13 @@ class OffsetIndex:
             number, following = number - 1, None
         return None, following
 
+    def last_within(self, start: int, end: int) -> int | None:
+        """Where the last frame with an entry begins that begins behind byte `start`, at or before
+        byte `end`. None: there is none."""
+        number = bisect_right(range(len(self)), end, key=self._position) - 1
+        entry = self._entry(number) if number >= 0 else None
+        return entry.position if entry is not None and entry.position > start else None
+
     def entries_behind(self, position: int) -> Iterator[IndexEntry]:
         """Those that are intact, of what begins behind a byte of the segment."""
         entries = (self._entry(number) for number in range(len(self)))
@@ -133,6 +140,10 @@ class OffsetIndex:
     def _offset(self, number: int) -> int:
         (offset,) = _OFFSET.unpack_from(self._raw, number * INDEX_ENTRY_BYTES)
         return int(offset)
+
+    def _position(self, number: int) -> int:
+        _, position = _ENTRY.unpack_from(self._raw, number * INDEX_ENTRY_BYTES)
+        return int(position)
 
     def _entry(self, number: int) -> IndexEntry | None:
         at = number * INDEX_ENTRY_BYTES

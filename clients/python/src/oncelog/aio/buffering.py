@@ -41,6 +41,7 @@ from oncelog.batch import Chunk, TopicPartition
 from oncelog.errors import BufferFailed
 from oncelog.protocol import AsyncProtocol
 from oncelogpb import errors, records
+from oncelogpb.bulk import Chunk as Payload
 from oncelogpb.v1 import offset_manager_pb2, partition_leader_pb2
 
 # So often in a row a journal may lose its front between its leader's word and the first fetch; then
@@ -274,15 +275,15 @@ class BufferedPrefetcher(Prefetcher):
         assert reading.pending is not None
         return reading.pending.next
 
-    def _queue_batch(self, partition: PartitionKey, batch: Any) -> None:
+    def _queue_batch(self, partition: PartitionKey, batch: Any, payload: Payload) -> None:
         reading = self._readings.get(partition)
         if reading is not None and reading.settled_to is not None:
-            super()._queue_batch(partition, batch)
+            super()._queue_batch(partition, batch, payload)
             return
         if reading is None or reading.pending is None:
             # It was let go of: its stream is about to end.
             return
-        arrived = arrived_of(batch)
+        arrived = arrived_of(batch, bytes(payload))
         if arrived.batch is not None:
             if records.checksum(arrived.batch.payload) != batch.crc32c:
                 raise errors.CorruptBatch(
@@ -439,12 +440,13 @@ def _size(exposure: Exposure) -> int:
     return size + sum(part.held_bytes + part.spilled_bytes for part, _ in exposure.parts)
 
 
-def arrived_of(batch: Any) -> Arrived:
+def arrived_of(batch: Any, payload: bytes) -> Arrived:
+    """A batch of the journal as it came, with a payload that keeps no message."""
     kind = batch.kind
     is_data = kind in (Kind.KIND_DATA, Kind.KIND_ONE_SHOT)
     held = None
     if is_data:
-        held = HeldBatch(batch.record_count, batch.encoding, batch.crc32c, batch.payload)
+        held = HeldBatch(batch.record_count, batch.encoding, batch.crc32c, payload)
     return Arrived(
         kind,
         batch.first_offset,

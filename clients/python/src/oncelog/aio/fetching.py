@@ -36,7 +36,8 @@ from oncelog._core.routing import Endpoint, PartitionKey
 from oncelog._core.units import Written
 from oncelog.batch import Chunk, TopicPartition
 from oncelog.protocol import AsyncProtocol
-from oncelogpb import errors, records
+from oncelogpb import errors, in_place, records
+from oncelogpb.bulk import Chunk as Payload
 from oncelogpb.v1 import offset_manager_pb2, partition_leader_pb2
 
 # Of each reply of a Subscribe stream (messages of 1 to 2 MiB are carried best).
@@ -466,7 +467,7 @@ class Prefetcher:
 
     def _receive(self, reply: Any) -> errors.OncelogError | None:
         """Queues what came. An error of one partition ends the stream: all are asked anew."""
-        for part in reply.partitions:
+        for part, batches in in_place.fetched(reply):
             partition = PartitionKey.of(part.partition)
             if part.HasField("error"):
                 error = errors.from_status(part.error)
@@ -478,14 +479,14 @@ class Prefetcher:
                 return error
             self.ends[partition] = part.end_offset
             try:
-                for batch in part.batches:
-                    self._queue_batch(partition, batch)
+                for batch, payload in batches:
+                    self._queue_batch(partition, batch, payload)
             except errors.OncelogError as error:
                 self._refused(partition, error)
                 return error
         return None
 
-    def _queue_batch(self, partition: PartitionKey, batch: Any) -> None:
+    def _queue_batch(self, partition: PartitionKey, batch: Any, payload: Payload) -> None:
         if batch.kind != partition_leader_pb2.FetchedBatch.KIND_DATA:
             return
         wanted = self._positions.fetch_position(partition)
@@ -493,7 +494,7 @@ class Prefetcher:
         following = holes.next_offset(batch.first_offset, batch.record_count, offsets)
         if wanted is None or following <= wanted:
             return
-        if records.checksum(batch.payload) != batch.crc32c:
+        if records.checksum(payload) != batch.crc32c:
             raise errors.CorruptBatch(
                 f"the batch at offset {batch.first_offset} does not match its checksum"
             )
@@ -504,7 +505,8 @@ class Prefetcher:
             name.partition,
             first_offset=batch.first_offset + skip if offsets is None else int(offsets[skip]),
             encoding=batch.encoding,
-            payload=batch.payload,
+            # Users keep it, and hand its columns on: it keeps no message, and is aligned.
+            payload=bytes(payload),
             skip=skip,
             count=batch.record_count - skip,
             offsets=None if offsets is None else offsets[skip:],
