@@ -11,6 +11,7 @@ import pytest
 
 from oncelog._core.routing import Endpoint
 from oncelog._transport import GrpcTransport
+from oncelogpb import in_place
 from oncelogpb.errors import UnknownOutcome
 from oncelogpb.v1 import cluster_pb2
 from oncelogpb.v1 import partition_leader_pb2 as pb
@@ -165,3 +166,27 @@ def test_each_look_at_the_cluster_says_who_its_members_are() -> None:
         assert len(transport.retained) == asked_before, "who knows nothing newer says nothing"
 
     on_virtual_time(story)
+
+
+def test_large_payloads_of_a_stream_come_beside_their_reply() -> None:
+    payload = bytes(range(256)) * 1024
+
+    class Full(Leader):
+        async def subscribe(self, request: Any, call: Any) -> Any:
+            part = pb.FetchedPartition(batches=[pb.FetchedBatch(payload=payload)])
+            yield pb.FetchReply(partitions=[part])
+
+    async def story() -> None:
+        leader = Full()
+        async with serving("PartitionLeader", subscribe=leader.subscribe) as (server, _):
+            transport = GrpcTransport()
+            to = Endpoint("127.0.0.1", server.port)
+            replies = transport.stream(to, "partition_leader.subscribe", pb.SubscribeRequest())
+            async with contextlib.aclosing(replies):
+                reply = await anext(replies)
+            await transport.close()
+        assert isinstance(reply, in_place.LiftedFetch)
+        [(_, [(_, got)])] = in_place.fetched(reply)
+        assert bytes(got) == payload
+
+    asyncio.run(story())

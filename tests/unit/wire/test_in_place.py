@@ -171,3 +171,94 @@ def test_a_call_that_turns_into_another_gives_its_payloads_to_nobody() -> None:
     data = bulk.join(item.chunks) + calls_of(produce(300)).SerializeToString()
     assert pb.PartitionLeaderCalls.FromString(data).calls[0].WhichOneof("request") == "fetch"
     assert read(data) is None, "left to generated code"
+
+
+# ------------------------------------------------------------------------------ what was fetched
+
+
+def reply_of(*partitions: list[int]) -> pb.FetchReply:
+    reply = pb.FetchReply()
+    for number, sizes in enumerate(partitions):
+        part = reply.partitions.add(start_offset=number, end_offset=1 << 40)
+        part.partition.number = number
+        for place, size in enumerate(sizes):
+            payload = bytes([place % 256]) * size
+            batch = part.batches.add(first_offset=place, crc32c=7, payload=payload)
+            batch.producer.producer_id = 1 << 60
+    return reply
+
+
+def fetched_again(data: bytes) -> pb.FetchReply:
+    """The reply, put together again from what `fetched` tells of it."""
+    reply = pb.FetchReply()
+    for part, batches in in_place.fetched(in_place.parse_fetched(data)):
+        assert len(part.batches) == len(batches)
+        copy = reply.partitions.add()
+        copy.CopyFrom(part)
+        for batch, (told, payload) in zip(copy.batches, batches, strict=True):
+            assert batch == told
+            batch.payload = bytes(payload)
+    return reply
+
+
+@given(st.lists(st.lists(SIZES, max_size=4), max_size=3))
+def test_of_a_reply_each_batch_has_its_own_payload(sent: list[list[int]]) -> None:
+    for reply in (reply_of(*sent), reply_of(*sent, [LARGE, 0, 3])):
+        assert fetched_again(reply.SerializeToString()) == reply
+
+
+def test_what_the_leader_joins_by_hand_is_read() -> None:
+    reply = reply_of([LARGE, 5], [], [LARGE])
+    parts = []
+    for part in reply.partitions:
+        head, batches = pb.FetchedPartition(), []
+        head.CopyFrom(part)
+        del head.batches[:]
+        for batch in part.batches:
+            bare = pb.FetchedBatch()
+            bare.CopyFrom(batch)
+            bare.payload = b""
+            batches.append((bare, memoryview(batch.payload)))
+        parts.append(bulk.fetched_partition(head, batches))
+    data = bulk.join(bulk.fetch_reply(parts).chunks)
+    assert isinstance(in_place.parse_fetched(data), in_place.LiftedFetch)
+    assert fetched_again(data) == reply
+
+
+def test_large_payloads_of_a_reply_are_views_of_its_message() -> None:
+    data = reply_of([LARGE, LARGE]).SerializeToString()
+    [(_, batches)] = in_place.fetched(in_place.parse_fetched(data))
+    for batch, payload in batches:
+        assert isinstance(payload, memoryview)
+        assert payload.obj is data
+        assert not batch.payload
+
+
+def test_a_partition_that_comes_without_batches_takes_no_payload_of_the_next() -> None:
+    error = reply_of([], [LARGE])
+    error.partitions[0].error.code = 5
+    (first, none), (second, one) = in_place.fetched(
+        in_place.parse_fetched(error.SerializeToString())
+    )
+    assert (first.error.code, none) == (5, [])
+    assert second.partition.number == 1
+    assert [len(payload) for _, payload in one] == [LARGE]
+
+
+@given(st.data())
+def test_a_damaged_reply_is_read_as_generated_code_reads_it(data: st.DataObject) -> None:
+    good = bytearray(reply_of([LARGE, 5], [9]).SerializeToString())
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.one_of(st.integers(0, 60), st.integers(-60, -1)))
+        good[place] = data.draw(st.integers(0, 255))
+    damaged = bytes(good)
+    try:
+        expected: pb.FetchReply | None = pb.FetchReply.FromString(damaged)
+    except DecodeError:
+        expected = None
+    try:
+        got = fetched_again(damaged)
+    except DecodeError:
+        assert expected is None
+    else:
+        assert got == expected

@@ -285,7 +285,8 @@ def _seal_one(columns: Columns, partition: int, layout: Layout) -> Iterator[Piec
             latest = times if isinstance(times, int) else max(times)
             yield _sealed(partition, records.ROWS, count, latest, rows, len(rows))
             return
-    yield from _seal_slices(columns.batch(), partition, layout)
+    latest_us = times if isinstance(times, int) else None
+    yield from _seal_slices(columns.batch(), partition, layout, latest_us)
 
 
 def _seal_few(columns: Columns, where: npt.NDArray[np.uint32], layout: Layout) -> Pieces:
@@ -314,8 +315,12 @@ def _seal_split(batch: pa.RecordBatch, where: npt.NDArray[np.uint32], layout: La
     return Pieces(pieces, order, None)
 
 
-def _seal_slices(batch: pa.RecordBatch, partition: int, layout: Layout) -> Iterator[Piece]:
-    """One partition's records in pieces of at most batch_bytes, halved until they fit."""
+def _seal_slices(
+    batch: pa.RecordBatch, partition: int, layout: Layout, latest_us: int | None = None
+) -> Iterator[Piece]:
+    """One partition's records in pieces of at most batch_bytes, halved until they fit. `latest_us`:
+    the timestamp of all, where they have one: Arrow takes a while to find it, and lets go of the
+    interpreter meanwhile."""
     loaded = batch.nbytes
     if batch.num_rows == 1 or loaded <= layout.batch_bytes + layout.batch_bytes // 4:
         if batch.num_rows < records.ROWS_BELOW:
@@ -324,15 +329,15 @@ def _seal_slices(batch: pa.RecordBatch, partition: int, layout: Layout) -> Itera
             payload = records.encode_arrow(batch, layout.compression).to_pybytes()
             encoding = records.ARROW_V1
         if len(payload) <= layout.max_batch_bytes:
-            latest = records.max_timestamp(batch)
+            latest = records.max_timestamp(batch) if latest_us is None else latest_us
             yield _sealed(partition, encoding, batch.num_rows, latest, payload, loaded)
             return
         if batch.num_rows == 1:
             yield Refused(_too_large(len(payload), layout))
             return
     half = batch.num_rows // 2
-    yield from _seal_slices(batch.slice(0, half), partition, layout)
-    yield from _seal_slices(batch.slice(half), partition, layout)
+    yield from _seal_slices(batch.slice(0, half), partition, layout, latest_us)
+    yield from _seal_slices(batch.slice(half), partition, layout, latest_us)
 
 
 def _too_large(size: int, layout: Layout) -> errors.TooLarge:
