@@ -71,9 +71,9 @@ def serve(told: Connection) -> None:
     uvloop.run(run())
 
 
-async def carry_up(channel: grpc.aio.Channel, count: int) -> None:
+async def carry_up(channel: Any, count: int) -> None:
     """So many MiB, a few of them in flight."""
-    call: Any = channel.stream_stream("/benchmarks.Carriage/Up")()
+    call = channel.stream_stream("/benchmarks.Carriage/Up")()
     message = bytes(MIB)
 
     async def answers() -> None:
@@ -90,8 +90,8 @@ async def carry_up(channel: grpc.aio.Channel, count: int) -> None:
     await call.done_writing()
 
 
-async def carry_down(channel: grpc.aio.Channel, count: int) -> None:
-    call: Any = channel.unary_stream("/benchmarks.Carriage/Down")(str(count).encode())
+async def carry_down(channel: Any, count: int) -> None:
+    call = channel.unary_stream("/benchmarks.Carriage/Down")(str(count).encode())
     async for _ in call:
         pass
 
