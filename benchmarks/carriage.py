@@ -96,18 +96,21 @@ async def carry_down(channel: Any, count: int) -> None:
         pass
 
 
+async def used_there(channel: Any) -> float:
+    return float(await channel.unary_unary("/benchmarks.Carriage/Used")(b""))
+
+
 async def measure(port: int, count: int, rounds: int) -> None:
     bulk.keep_large_blocks()
     address, options = f"127.0.0.1:{port}", list(calls.CHANNEL_OPTIONS)
     async with grpc.aio.insecure_channel(address, options=options) as channel:
-        ask: Any = channel.unary_unary("/benchmarks.Carriage/Used")
         for title, carry in (("up", carry_up), ("down", carry_down)):
             await carry(channel, WARM_UP_MIB)
             found: list[tuple[float, float]] = []
             for _ in range(rounds):
-                there, here = float(await ask(b"")), cpu_us()
+                there, here = await used_there(channel), cpu_us()
                 await carry(channel, count)
-                found.append((cpu_us() - here, float(await ask(b"")) - there))
+                found.append((cpu_us() - here, await used_there(channel) - there))
             client, server = (statistics.median(side) / count for side in zip(*found, strict=True))
             click.echo(f"{title:5} client {client:7.0f} us a MiB   server {server:7.0f} us a MiB")
 
