@@ -261,4 +261,6 @@ def test_a_damaged_reply_is_read_as_generated_code_reads_it(data: st.DataObject)
     except DecodeError:
         assert expected is None
     else:
-        assert got == expected
+        # What nobody knows of the reply itself, `fetched` does not tell.
+        assert expected is not None
+        assert list(got.partitions) == list(expected.partitions)
