@@ -144,6 +144,9 @@ class FakeFile:
     def size(self) -> int:
         return len(self.inode.content)
 
+    def is_blank_from(self, position: int) -> bool:
+        return not self.inode.content[position:].strip(b"\0")
+
     def close(self) -> None:
         self._inode = None
 

@@ -67,6 +67,14 @@ def texts(frames: list[StoredFrame]) -> list[str]:
     return [bytes(stored.frame.payload).decode() for stored in frames if stored.frame.payload]
 
 
+def noted(journal: Journal, disk: FakeDisk) -> Journal:
+    """With its synced end on the disk, as about every second: as often as there is something to
+    note."""
+    while journal.note_synced_end():
+        sync(journal, disk)
+    return journal
+
+
 def replayed(journal: Journal) -> list[str]:
     return texts(list(journal.replay(journal.log_start)))
 

@@ -77,9 +77,10 @@ def test_every_touched_file_is_synced_and_so_is_its_name(
         commit(disk, *(Write(file, 0, [b"x"]) for file in files))
     if own_volume and count > PARALLEL_SYNCS_MAX:
         assert (len(volumes), synced) == (2, [])
+        assert directories == [], "what syncs the volume syncs its names"
     else:
         assert sorted(synced) == sorted([file.full_path for file in files] * 2)
-    assert directories == [os.path.dirname(files[0].full_path)], "once, for all of them"
+        assert directories == [os.path.dirname(files[0].full_path)], "once, for all of them"
 
 
 def test_the_name_of_a_file_that_another_process_left_is_synced_too(tmp_path: Path) -> None:
@@ -318,3 +319,32 @@ def test_what_a_file_takes_leaves_its_holes_out(tmp_path: Path) -> None:
     assert disk.taken_bytes("none") == 0
     file.close()
     disk.close()
+
+
+def test_what_was_allocated_ahead_is_blank_and_what_was_written_there_is_not(
+    disk: RealDisk,
+) -> None:
+    file = disk.open("log", create=True, grows_to=1 << 20)
+    assert file.is_blank_from(0)
+    commit(disk, Write(file, 0, [b"x" * 5_000]))
+    assert file.size() > 5_000
+    assert not file.is_blank_from(0)
+    assert not file.is_blank_from(4_999)
+    assert file.is_blank_from(5_000)
+    assert file.is_blank_from(file.size() + 1)
+    disk.write_and_sync(file, 200_000, bytes(100_000))
+    assert file.is_blank_from(5_000), "zeros that were written are zeros"
+    disk.write_and_sync(file, file.size() - 1, b"x")
+    assert not file.is_blank_from(5_000)
+
+
+@pytest.mark.parametrize("seek_data", [None, 99])
+def test_a_file_system_that_knows_of_no_holes_reads_its_zeros(
+    disk: RealDisk, monkeypatch: pytest.MonkeyPatch, seek_data: int | None
+) -> None:
+    monkeypatch.setattr(os, "SEEK_DATA", seek_data)
+    file = disk.open("log", create=True)
+    disk.write_and_sync(file, 0, b"x" + bytes(200_000))
+    assert file.is_blank_from(1)
+    disk.write_and_sync(file, 200_000, b"x")
+    assert not file.is_blank_from(1)

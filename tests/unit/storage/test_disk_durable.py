@@ -81,6 +81,25 @@ def test_a_directory_that_another_process_left_is_made_durable(
     assert calls.taken() == ["sync ."], "it may have been killed before it synced"
 
 
+def test_i25_one_sync_is_for_all_directories_that_another_process_left(
+    disk: RealDisk, calls: Calls, tmp_path: Path
+) -> None:
+    for name in ("p", "q"):
+        (tmp_path / "partitions" / name).mkdir(parents=True)
+    calls.taken()
+    disk.make_directory("partitions/p")
+    assert calls.taken() == ["sync .", "sync partitions"]
+    disk.make_directory("partitions/q")
+    assert calls.taken() == []
+    # It was not there when that sync began.
+    disk.make_directory("partitions/r")
+    assert calls.taken() == ["mkdir partitions/r", "sync partitions"]
+    (tmp_path / "partitions" / "s").mkdir()
+    calls.taken()
+    disk.make_directory("partitions/s")
+    assert calls.taken() == ["sync partitions"]
+
+
 def test_i25_a_rename_is_durable_where_it_left_and_where_it_came(
     disk: RealDisk, calls: Calls
 ) -> None:

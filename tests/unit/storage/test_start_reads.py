@@ -13,7 +13,16 @@ from oncelog_server.core.frame import Frame, FrameKind
 from oncelog_server.runtime.storage.scan import SCAN_BYTES, SCAN_BYTES_FIRST
 from oncelog_server.runtime.storage.segment import INDEX_INTERVAL_BYTES
 from tests.simulation.disk import FakeDisk, FakeFile
-from tests.unit.storage.journals import FIRST_SEGMENT, append, data, open_journal, start, sync
+from tests.unit.storage.journals import (
+    FIRST_SEGMENT,
+    append,
+    data,
+    noted,
+    open_journal,
+    replayed,
+    start,
+    sync,
+)
 
 SEGMENT_BYTES: Final = 64 << 20
 # Allocated behind the last frame, and never written.
@@ -71,3 +80,16 @@ def test_a_scan_goes_on_from_block_to_block(payload_bytes: int) -> None:
     payloads = [stored.frame.payload for stored in journal.replay(1)]
     assert payloads == [frame.payload] * count
     journal.close()
+
+
+def test_a_start_syncs_nothing_of_a_log_of_which_all_is_noted() -> None:
+    """Nor does it cut the room behind its end, which the next frames take."""
+    disk = FakeDisk()
+    noted(start(disk, "a"), disk)
+    size = len(disk.bytes_of(FIRST_SEGMENT))
+    disk.kill()
+    disk = disk.reopen()
+    before = disk.syncs
+    assert replayed(open_journal(disk)) == ["a"]
+    assert disk.syncs == before
+    assert len(disk.bytes_of(FIRST_SEGMENT)) == size

@@ -22,6 +22,7 @@ from tests.unit.storage.journals import (
     DIRECTORY,
     EPOCH_START,
     append,
+    noted,
     open_journal,
     read,
     record,
@@ -69,12 +70,6 @@ def trim(journal: Journal, disk: FakeDisk, start: int) -> None:
     noted(journal, disk)
     journal.retire_front()
     journal.remove_front()
-
-
-def noted(journal: Journal, disk: FakeDisk) -> None:
-    """As often as it has something to note."""
-    while journal.note_synced_end():
-        sync(journal, disk)
 
 
 def possible_starts(journal: Journal) -> list[int]:

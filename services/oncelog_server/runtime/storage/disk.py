@@ -32,6 +32,7 @@ from oncelog_server.runtime.storage.quick_syncs import QuickSyncs
 from oncelog_server.runtime.storage.syscalls import (
     datasync,
     fallocate,
+    next_data,
     sync_directory,
     syncfs_call,
 )
@@ -42,6 +43,8 @@ SYNC_THREADS: Final = 8
 READ_THREADS: Final = 4
 # Reads up to this size are first tried in the loop's thread, from the page cache alone.
 CACHED_READ_BYTES_MAX: Final = 256 << 10
+# Of what is not a hole, where zeros are looked for.
+BLANK_READ_BYTES: Final = 64 << 10
 # A growing file is allocated ahead in steps that double.
 ALLOCATION_STEP_BYTES_MIN: Final = 256 << 10
 ALLOCATION_STEP_BYTES_MAX: Final = 16 << 20
@@ -111,6 +114,17 @@ class RealFile:
 
     def size(self) -> int:
         return os.fstat(self.descriptor.fd).st_size
+
+    def is_blank_from(self, position: int) -> bool:
+        held = self.descriptor
+        while (position := next_data(held.fd, position)) >= 0:
+            block = os.pread(held.fd, BLANK_READ_BYTES, position)
+            if block.strip(b"\0"):
+                return False
+            if not block:
+                break
+            position += len(block)
+        return True
 
     def close(self) -> None:
         self._descriptor = None
@@ -228,8 +242,10 @@ class RealDisk:
         for file, held, position, chunks in job.writes:
             self._write(file, held.fd, position, chunks)
             touched[held.fd] = file.full_path
-        self._sync_all(list(touched))
-        self._sync_names(touched.values())
+        if self._sync_all(list(touched)):
+            self._durable_names.update(touched.values())
+        else:
+            self._sync_names(touched.values())
 
     def _write(
         self, file: RealFile, fd: int, position: int, chunks: Sequence[bytes | memoryview]
@@ -256,10 +272,11 @@ class RealDisk:
             raise OSError(errno, f"short write: {written} of {wanted} bytes", file.full_path)
         return written
 
-    def _sync_all(self, fds: Sequence[int]) -> None:
+    def _sync_all(self, fds: Sequence[int]) -> bool:
+        """True: and the names of all files with them."""
         if len(fds) > PARALLEL_SYNCS_MAX and self._syncfs is not None:
             self._syncfs(self._root_fd)
-            return
+            return True
         others = [self._syncs.submit(datasync, fd) for fd in fds[1:]]
         try:
             for fd in fds[:1]:
@@ -268,6 +285,7 @@ class RealDisk:
             wait(others)
         for other in others:
             other.result()
+        return False
 
     def _sync_names(self, full_paths: Iterable[str]) -> None:
         unknown = [path for path in full_paths if path not in self._durable_names]
@@ -327,12 +345,17 @@ class RealDisk:
         for name in path.split("/"):
             parent = self._full(made)
             made = f"{made}/{name}" if made else name
-            with suppress(FileExistsError):
-                os.mkdir(self._full(made))
-                self._durable_names.discard(self._full(made))
-            if self._full(made) not in self._durable_names:
+            full, names = self._full(made), [name]
+            try:
+                os.mkdir(full)
+                self._durable_names.discard(full)
+            except FileExistsError:
+                if full not in self._durable_names:
+                    # One sync is for all that others left there.
+                    names = os.listdir(parent)
+            if full not in self._durable_names:
                 sync_directory(parent)
-                self._durable_names.add(self._full(made))
+                self._durable_names.update(os.path.join(parent, name) for name in names)
 
     def rename(self, source: str, target: str) -> None:
         old, new = self._full(source), self._full(target)

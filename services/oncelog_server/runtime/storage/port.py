@@ -17,6 +17,10 @@ class File(Protocol):
 
     def size(self) -> int: ...
 
+    def is_blank_from(self, position: int) -> bool:
+        """Nothing but zeros stands there and behind. Holes are not read."""
+        ...
+
     def close(self) -> None: ...
 
 

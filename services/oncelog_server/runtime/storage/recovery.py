@@ -304,9 +304,9 @@ def _keep(disk: Disk, directory: str, walk: _Walk, epochs: EpochTable, noted_end
         end = walk.end.offset if is_last else walk.segments[number + 1].base
         if end > noted_end:
             _write_again(disk, segment, noted_end)
-        if is_last or end > noted_end:
             disk.sync(segment.file)
-        if is_last and segment.file.size() > segment.size:
+        # Zeros were allocated ahead, and are of use.
+        if is_last and not segment.file.is_blank_from(segment.size):
             disk.truncate_and_sync(segment.file, segment.size)
         segment.save_index(walk.end.offset)
         if not is_last:

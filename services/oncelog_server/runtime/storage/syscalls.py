@@ -6,6 +6,7 @@ import ctypes
 import fcntl
 import os
 from collections.abc import Callable
+from errno import EINVAL, ENXIO
 from typing import Any, Final
 
 # syncfs reports write errors since Linux 5.8.
@@ -30,6 +31,22 @@ def datasync(fd: int) -> None:
         fcntl.fcntl(fd, full)
     else:
         os.fdatasync(fd)
+
+
+def next_data(fd: int, position: int) -> int:
+    """Where something may stand that was written, at or behind `position`; -1: nothing does."""
+    seek_data = getattr(os, "SEEK_DATA", None)
+    if seek_data is None:
+        return position
+    try:
+        return os.lseek(fd, position, seek_data)
+    except OSError as error:
+        if error.errno == ENXIO:
+            return -1
+        if error.errno == EINVAL:
+            # This file system does not know.
+            return position
+        raise
 
 
 def sync_directory(full_path: str) -> None:
