@@ -12,4 +12,5 @@ branches.watch()
 
 from tests.simulation.sim import main  # noqa: E402
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

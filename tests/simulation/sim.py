@@ -127,7 +127,7 @@ def kind_of(wrong: str) -> str:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="make sim", description=__doc__)
+    parser = argparse.ArgumentParser(prog="make sim", description=__doc__, allow_abbrev=False)
     parser.add_argument("--seeds", type=int, default=DEFAULT_SEEDS)
     parser.add_argument("--from", dest="first", type=int, default=None)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)

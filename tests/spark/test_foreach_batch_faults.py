@@ -17,15 +17,12 @@ from oncelog_spark import batch_transaction
 from oncelogpb import errors
 from tests.spark.conftest import Lab, numbers
 from tests.spark.test_faults import job_process
-from tests.spark.too_busy import STARTS_MAX, is_too_busy
+from tests.spark.too_busy import PATIENCE_S, STARTS_MAX, is_too_busy, run_to_its_end
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = pytest.mark.spark
-
-# A bound that only ends a test that would hang.
-PATIENCE_S = 900
 
 
 def run_job(lab: Lab, arguments: list[str]) -> tuple[int, str]:
@@ -95,17 +92,7 @@ class Copying:
 
     def run(self) -> None:
         """To its end. Raises what the query failed of."""
-        for _ in range(STARTS_MAX):
-            query = self.start()
-            try:
-                assert query.awaitTermination(PATIENCE_S), "the query does not end"
-                return
-            except Exception as error:
-                if not is_too_busy(error):
-                    raise
-            finally:
-                query.stop()
-        raise AssertionError("this machine is too busy for Spark")
+        run_to_its_end(self.start)
 
     def start_until(self, there: threading.Event) -> StreamingQuery:
         """A query that runs, and waits where the test says so."""

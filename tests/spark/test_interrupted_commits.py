@@ -15,7 +15,7 @@ import pytest
 from tests.spark import held_sink
 from tests.spark.conftest import Lab, numbers
 from tests.spark.test_faults import RUN_SECONDS_MAX, job_process
-from tests.spark.too_busy import STARTS_MAX, is_too_busy
+from tests.spark.too_busy import PATIENCE_S, STARTS_MAX, is_too_busy, run_to_its_end
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 RECORDS = 100
-# A bound that only ends a test that would hang.
-PATIENCE_S = 900
 # Then the query knows that it is to end.
 STOP_IS_ASKED_S = 2.0
 
@@ -62,17 +60,7 @@ class Job:
 
     def run(self) -> None:
         """To its end. Raises what the query failed of."""
-        for _ in range(STARTS_MAX):
-            query = self.start()
-            try:
-                assert query.awaitTermination(PATIENCE_S), "the query does not end"
-                return
-            except Exception as error:
-                if not is_too_busy(error):
-                    raise
-            finally:
-                query.stop()
-        raise AssertionError("this machine is too busy for Spark")
+        run_to_its_end(self.start)
 
     def start_until(self, file: Path) -> StreamingQuery:
         """A query that runs, and waits where the test says so."""

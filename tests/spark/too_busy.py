@@ -3,8 +3,13 @@ seconds to start, whatever is set. No test is about that: whoever starts a query
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
+from pyspark.sql.streaming import StreamingQuery
+
+# Seconds: only ends a test that would hang.
+PATIENCE_S: Final = 900
 # So often, at most.
 STARTS_MAX: Final = 20
 _SAYS: Final = "Python worker failed to connect back"
@@ -13,3 +18,18 @@ _SAYS: Final = "Python worker failed to connect back"
 def is_too_busy(said: object) -> bool:
     """Whether a query failed of that, from its exception or a log."""
     return _SAYS in str(said)
+
+
+def run_to_its_end(start: Callable[[], StreamingQuery]) -> None:
+    """Of a query that ends by itself. Raises what it failed of."""
+    for _ in range(STARTS_MAX):
+        query = start()
+        try:
+            assert query.awaitTermination(PATIENCE_S), "the query does not end"
+            return
+        except Exception as error:
+            if not is_too_busy(error):
+                raise
+        finally:
+            query.stop()
+    raise AssertionError("this machine is too busy for Spark")
