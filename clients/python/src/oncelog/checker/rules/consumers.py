@@ -6,6 +6,7 @@ where its last commit, seek or position left it: an abort takes it back there.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -242,10 +243,10 @@ def _asked_by_place(facts: Facts) -> dict[str, dict[Place, list[OffsetCommit]]]:
 def _on_its_way(sent: Sequence[OffsetCommit], step: Operation) -> OffsetCommit | None:
     """The last one that was asked for before, where nobody knew by then what became of it: an abort
     takes the consumer back to where it ends."""
-    before = [commit for commit in sent if commit.asked.line < step.line]
-    if not before or 0 < before[-1].asked.end_line < step.line:
+    count = bisect_left(sent, step.line, key=lambda commit: commit.asked.line)
+    if count == 0 or 0 < sent[count - 1].asked.end_line < step.line:
         return None
-    return before[-1]
+    return sent[count - 1]
 
 
 def _answered(commit: OffsetCommit) -> Operation | None:
