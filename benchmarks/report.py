@@ -145,7 +145,8 @@ def _machine() -> str:
         if line.startswith("model name"):
             cpu = line.partition(":")[2].strip()
             break
-    return f"{os.cpu_count()} cores of {cpu}, {platform.system()} {platform.release()}"
+    release = platform.release().partition("-")[0]
+    return f"{os.cpu_count()} cores of {cpu}, {platform.system()} {release}"
 
 
 def _versions() -> str:
