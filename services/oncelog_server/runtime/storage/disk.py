@@ -119,7 +119,7 @@ class RealFile:
         held = self.descriptor
         while (position := next_data(held.fd, position)) >= 0:
             block = os.pread(held.fd, BLANK_READ_BYTES, position)
-            if block.strip(b"\0"):
+            if block != bytes(len(block)):
                 return False
             if not block:
                 break
