@@ -282,7 +282,8 @@ def _real_node(
 ) -> Node:
     config = settings.node
     reporter = metrics.reporter("node", log)
-    limits = rpc_limits_of(config, connections_max=_connections_max(config, log))
+    files = open_files.raise_limit()
+    limits = rpc_limits_of(config, connections_max=_connections_max(config, files, log))
     external = External(config.listen_external) if config.listen_external else None
     listener = GrpcListener(
         _listen_address(config, settings.roles),
@@ -295,7 +296,7 @@ def _real_node(
         guard=trust.guard,
     )
     outside = Outside(
-        disk=RealDisk(config.data_dir),
+        disk=RealDisk(config.data_dir, descriptors_max=open_files.for_disk(files)),
         etcd=etcd,
         clock=RealClock(),
         peers=peers,
@@ -365,8 +366,7 @@ def rpc_limits_of(config: NodeConfig, *, connections_max: int) -> RpcLimits:
     )
 
 
-def _connections_max(config: NodeConfig, log: Log) -> int:
-    files = open_files.raise_limit()
+def _connections_max(config: NodeConfig, files: int, log: Log) -> int:
     connections_max = open_files.for_connections(config.connections_max, files)
     if connections_max < config.connections_max:
         log.line(

@@ -41,6 +41,73 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "unsynced-file-rests",
+        "I25: what is not synced keeps its descriptor, which hears of errors",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.real_file:RealFile.may_rest",
+                "self._written == self._synced",
+                "True",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_real_file", "test_i25_what_is_not_synced_keeps_its_descriptor"
+            ): "assert ["
+        },
+    ),
+    Bug(
+        "failed-sync-lets-a-file-rest",
+        "I25: what a failed sync leaves in doubt keeps its descriptor",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.disk:RealDisk._write_and_sync_all",
+                "has_names = self._sync_all(list(touched))\n"
+                "        for file, last in written:\n            file.synced(last)",
+                "for file, last in written:\n            file.synced(last)\n"
+                "        has_names = self._sync_all(list(touched))",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_real_file", "test_i25_a_sync_that_failed_leaves_it_open"
+            ): "assert False"
+        },
+    ),
+    Bug(
+        "another-file-taken-for-one-at-rest",
+        "a file that is opened again is the same file",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.real_file:RealFile.open_again",
+                "if (found.st_dev, found.st_ino) != self._identity:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_real_file", "test_another_file_of_its_name_is_not_taken_for_it"
+            ): "DID NOT RAISE"
+        },
+    ),
+    Bug(
+        "file-at-rest-lost-by-a-rename",
+        "a file at rest is found by its new name",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.real_file:Descriptors.renaming",
+                "file.full_path = new + file.full_path[len(old) :]",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_real_file",
+                "test_a_file_at_rest_is_renamed",
+            ): "assert FileNotFoundError("
+        },
+    ),
+    Bug(
         "allocation-outlives-a-cut",
         "what follows a cut is allocated anew",
         (

@@ -33,7 +33,7 @@ BUGS: Final = (
             Edit(
                 "oncelog_server.runtime.storage.disk:RealDisk._write_and_sync_all",
                 "self._sync_all(list(touched))",
-                "pass",
+                "False",
             ),
         ),
         {

@@ -42,3 +42,10 @@ def test_open_files_are_counted() -> None:
     before = open_files.count()
     with socket.socket(), socket.socket():
         assert open_files.count() == before + 2
+
+
+@pytest.mark.parametrize(
+    ("files", "given"), [(20_000, 5_000), (3, 1), (resource.RLIM_INFINITY, sys.maxsize)]
+)
+def test_files_of_logs_that_rest_have_a_quarter_of_them(files: int, given: int) -> None:
+    assert open_files.for_disk(files) == given

@@ -17,22 +17,23 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
-from errno import EAGAIN, EBADF, EIO, ENOSPC, EOPNOTSUPP
+from errno import EBADF, EIO, ENOSPC
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, NamedTuple
 
 from oncelog_server.runtime.storage.port import File, Write
 from oncelog_server.runtime.storage.quick_syncs import QuickSyncs
+from oncelog_server.runtime.storage.real_file import Descriptor, Descriptors, RealFile
 from oncelog_server.runtime.storage.syscalls import (
     datasync,
     fallocate,
-    next_data,
     sync_directory,
     syncfs_call,
 )
@@ -43,8 +44,6 @@ SYNC_THREADS: Final = 8
 READ_THREADS: Final = 4
 # Reads up to this size are first tried in the loop's thread, from the page cache alone.
 CACHED_READ_BYTES_MAX: Final = 256 << 10
-# Of what is not a hole, where zeros are looked for.
-BLANK_READ_BYTES: Final = 64 << 10
 # A growing file is allocated ahead in steps that double.
 ALLOCATION_STEP_BYTES_MIN: Final = 256 << 10
 ALLOCATION_STEP_BYTES_MAX: Final = 16 << 20
@@ -55,85 +54,15 @@ CHUNKS_PER_WRITE_MAX: Final = 1024
 WRITE_BYTES_MAX: Final = 1 << 30
 TEMPORARY_SUFFIX: Final = ".new"
 
-_NOWAIT: Final = getattr(os, "RWF_NOWAIT", None)
 
-
-class _Descriptor:
-    """Owns a file descriptor: it is closed when the last who uses it lets go, whichever thread."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    def __del__(self) -> None:
-        with suppress(OSError):
-            os.close(self.fd)
-
-
-class RealFile:
-    """The File port."""
-
-    def __init__(self, path: str, full_path: str, fd: int, *, grows_to: int = 0) -> None:
-        self.path = path
-        self.full_path = full_path
-        self.grows_to = grows_to
-        # Size of the file, allocated zeros included. Only the writer thread uses it.
-        self.allocated = os.fstat(fd).st_size
-        self._descriptor: _Descriptor | None = _Descriptor(fd)
-
-    @property
-    def descriptor(self) -> _Descriptor:
-        """Hold it for as long as its number is used."""
-        if self._descriptor is None:
-            raise OSError(EBADF, "the file is closed", self.full_path)
-        return self._descriptor
-
-    def read(self, position: int, length: int) -> bytes:
-        held = self.descriptor
-        parts: list[bytes] = []
-        while length > 0:
-            part = os.pread(held.fd, length, position)
-            if not part:
-                break
-            parts.append(part)
-            position += len(part)
-            length -= len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def read_cached(self, position: int, length: int) -> bytes | None:
-        """None unless all of it is in the page cache (or this system cannot tell)."""
-        if _NOWAIT is None:
-            return None
-        held, buffer = self.descriptor, bytearray(length)
-        try:
-            got = os.preadv(held.fd, [buffer], position, _NOWAIT)
-        except OSError as error:
-            if error.errno in (EAGAIN, EOPNOTSUPP):
-                return None
-            raise
-        return bytes(buffer) if got == length else None
-
-    def size(self) -> int:
-        return os.fstat(self.descriptor.fd).st_size
-
-    def is_blank_from(self, position: int) -> bool:
-        held = self.descriptor
-        while (position := next_data(held.fd, position)) >= 0:
-            block = os.pread(held.fd, BLANK_READ_BYTES, position)
-            if block != bytes(len(block)):
-                return False
-            if not block:
-                break
-            position += len(block)
-        return True
-
-    def close(self) -> None:
-        self._descriptor = None
+# What is written, where, and the descriptor for it.
+_Held = tuple[RealFile, Descriptor, int, Sequence[bytes | memoryview]]
 
 
 class _Job(NamedTuple):
     """A commit on its way. It holds the descriptors, so that nobody closes them under it."""
 
-    writes: Sequence[tuple[RealFile, _Descriptor, int, Sequence[bytes | memoryview]]]
+    writes: Sequence[_Held]
     loop: asyncio.AbstractEventLoop
     done: asyncio.Future[None]
 
@@ -141,8 +70,10 @@ class _Job(NamedTuple):
 class RealDisk:
     """The Disk port over a directory of this machine. Made where there is none."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, descriptors_max: int = sys.maxsize) -> None:
+        """`descriptors_max`: of the files that have nothing to sync, so many stay open."""
         self._root = str(path)
+        self._descriptors = Descriptors(descriptors_max)
         os.makedirs(self._root, exist_ok=True)
         # Where its parent is not ours to open, somebody else made the directory.
         with suppress(OSError):
@@ -169,11 +100,7 @@ class RealDisk:
             raise OSError(EBADF, "the disk is closed", self._root)
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-        held = [
-            (file, file.descriptor, position, chunks)
-            for file, position, chunks in ((_real(w.file), w.position, w.chunks) for w in writes)
-        ]
-        job = _Job(held, loop, done)
+        job = _Job([_held(write) for write in writes], loop, done)
         if self._under_way or not self._is_quick(job):
             self._under_way += 1
             self._jobs.put(job)
@@ -238,14 +165,20 @@ class RealDisk:
             done.set_exception(error)
 
     def _write_and_sync_all(self, job: _Job) -> None:
-        touched: dict[int, str] = {}
+        touched: dict[int, RealFile] = {}
         for file, held, position, chunks in job.writes:
             self._write(file, held.fd, position, chunks)
-            touched[held.fd] = file.full_path
-        if self._sync_all(list(touched)):
-            self._durable_names.update(touched.values())
+            file.writes()
+            touched[held.fd] = file
+        written = [(file, file.written) for file in touched.values()]
+        has_names = self._sync_all(list(touched))
+        for file, last in written:
+            file.synced(last)
+        paths = [file.full_path for file in touched.values()]
+        if has_names:
+            self._durable_names.update(paths)
         else:
-            self._sync_names(touched.values())
+            self._sync_names(paths)
 
     def _write(
         self, file: RealFile, fd: int, position: int, chunks: Sequence[bytes | memoryview]
@@ -304,29 +237,34 @@ class RealDisk:
                 raise
             self._durable_names.discard(full)
             fd = os.open(full, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        return RealFile(path, full, fd, grows_to=grows_to)
+        file = RealFile(path, full, fd, grows_to=grows_to, descriptors=self._descriptors)
+        self._descriptors.opened(file)
+        return file
 
     def write_and_sync(self, file: File, position: int, data: bytes) -> None:
         self.write_unsynced(file, position, data)
         self.sync(file)
 
     def write_unsynced(self, file: File, position: int, data: bytes) -> None:
-        real = _real(file)
-        held = real.descriptor
-        self._write_part(real, held.fd, position, (data,))
+        real, held, position, chunks = _held(Write(file, position, (data,)))
+        self._write_part(real, held.fd, position, chunks)
+        real.writes()
 
     def sync(self, file: File) -> None:
         real = _real(file)
-        held = real.descriptor
+        held, written = real.descriptor, real.written
         datasync(held.fd)
+        real.synced(written)
         self._sync_names([real.full_path])
 
     def truncate_and_sync(self, file: File, length: int) -> None:
         real = _real(file)
-        held = real.descriptor
+        real.writes()
+        held, written = real.descriptor, real.written
         os.ftruncate(held.fd, length)
         real.allocated = length
         os.fsync(held.fd)
+        real.synced(written)
         self._sync_names([real.full_path])
 
     def replace_file(self, path: str, data: bytes) -> None:
@@ -359,7 +297,8 @@ class RealDisk:
 
     def rename(self, source: str, target: str) -> None:
         old, new = self._full(source), self._full(target)
-        os.rename(old, new)
+        with self._descriptors.renaming(old, new):
+            os.rename(old, new)
         self._durable_names = {
             name for name in self._durable_names if name != old and not name.startswith(old + "/")
         }
@@ -411,6 +350,13 @@ class RealDisk:
 
     def _full(self, path: str) -> str:
         return os.path.join(self._root, path) if path else self._root
+
+
+def _held(write: Write) -> _Held:
+    """From here on the file keeps the descriptor until what is written is synced."""
+    real = _real(write.file)
+    real.writes()
+    return real, real.descriptor, write.position, write.chunks
 
 
 def _real(file: File) -> RealFile:
