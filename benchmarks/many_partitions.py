@@ -39,9 +39,10 @@ from oncelog_server.core.frame import FrameKind
 from oncelog_server.core.machine import EpochStart
 from oncelog_server.partition_leader.machine import PartitionMachine
 from oncelog_server.partition_leader.records import PartitionCodec
-from oncelog_server.runtime.storage.disk import RealDisk, RealFile
+from oncelog_server.runtime.storage.disk import RealDisk
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.storage.port import File
+from oncelog_server.runtime.storage.real_file import RealFile
 from oncelog_spark.jobs.local_cluster import local_cluster
 
 EMPTY, REFERENCE, COPY = "empty", "reference", "copy"

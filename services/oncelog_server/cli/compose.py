@@ -11,6 +11,7 @@ import contextlib
 import functools
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -68,6 +69,8 @@ READY_TIMEOUT_SECONDS: Final = 30.0
 READY_POLL_SECONDS: Final = 0.01
 # How often a process that starts asks whether its logs are open.
 OPENED_POLL_SECONDS: Final = 0.1
+# And so many times what the last look took.
+OPENED_REST: Final = 20
 # Between two attempts to start with an etcd that does not answer.
 ETCD_RETRY_SECONDS: Final = 0.5
 
@@ -266,8 +269,12 @@ async def _start(make_node: Callable[[], Node], log: Log) -> Node:
 async def _say_ready(node: Node, health: Health) -> None:
     """Once every log is open. One that is damaged keeps the process from it, and so keeps a rolling
     update from going on to the next."""
-    while not node.has_opened():  # noqa: ASYNC110
-        await asyncio.sleep(OPENED_POLL_SECONDS)
+    while True:
+        began = time.monotonic()
+        if node.has_opened():
+            break
+        # It asks each of what may be thousands.
+        await asyncio.sleep(max(OPENED_POLL_SECONDS, OPENED_REST * (time.monotonic() - began)))
     await health.ready()
 
 

@@ -164,7 +164,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.leadership.standing:Standing.stand",
-                " or not self._membership.valid()",
+                " if self._membership.valid() else ()",
                 "",
             ),
         ),

@@ -23,6 +23,7 @@ from oncelog_server.runtime.storage.disk import (
 )
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.storage.port import Write
+from oncelog_server.runtime.storage.real_file import RealFile
 from tests.unit.storage.journals import EPOCH_START, record, replayed
 
 
@@ -208,7 +209,7 @@ def test_reads_end_at_the_end_of_the_file(
     disk: RealDisk, monkeypatch: pytest.MonkeyPatch, cached: bool
 ) -> None:
     if not cached:
-        monkeypatch.setattr(disk_module.RealFile, "read_cached", lambda *_: None)
+        monkeypatch.setattr(RealFile, "read_cached", lambda *_: None)
     file = disk.open("f", create=True)
     disk.write_and_sync(file, 0, b"abcdef")
     assert asyncio.run(disk.read(file, 2, 3)) == b"cde"

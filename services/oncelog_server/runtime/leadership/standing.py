@@ -81,12 +81,13 @@ class Standing:
         """Votes for every replica that may stand."""
         bids = []
         others = {role: staying(self._view.nodes(), role) for role in self._roles}
-        for partition, entry in standing:
+        now_s = self._held.now_s()
+        for partition, entry in standing if self._membership.valid() else ():
             history = self._held.histories[partition]
-            if self._held.now_s() < history.stand_after_s or not self._membership.valid():
+            if now_s < history.stand_after_s:
                 continue
             pause = pause_ms(entry.state, self._held.node_id, others[role_of(partition.topic_id)])
-            if self._held.now_s() < (history.vacant_since_s or 0.0) + pause / 1000:
+            if now_s < (history.vacant_since_s or 0.0) + pause / 1000:
                 # Those before it in the list of replicas go first.
                 continue
             candidate = self._host.candidate(partition)

@@ -20,13 +20,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from errno import EBADF, EIO, ENOSPC
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from oncelog_server.runtime.storage.port import File, Write
 from oncelog_server.runtime.storage.quick_syncs import QuickSyncs
@@ -54,6 +54,8 @@ CHUNKS_PER_WRITE_MAX: Final = 1024
 WRITE_BYTES_MAX: Final = 1 << 30
 TEMPORARY_SUFFIX: Final = ".new"
 
+
+T = TypeVar("T")
 
 # What is written, where, and the descriptor for it.
 _Held = tuple[RealFile, Descriptor, int, Sequence[bytes | memoryview]]
@@ -210,20 +212,23 @@ class RealDisk:
         if len(fds) > PARALLEL_SYNCS_MAX and self._syncfs is not None:
             self._syncfs(self._root_fd)
             return True
-        others = [self._syncs.submit(datasync, fd) for fd in fds[1:]]
+        self._at_once(datasync, fds)
+        return False
+
+    def _at_once(self, sync: Callable[[T], None], all_of: Sequence[T]) -> None:
+        """The first one by this thread. Returns, or raises OSError, when all are done."""
+        others = [self._syncs.submit(sync, each) for each in all_of[1:]]
         try:
-            for fd in fds[:1]:
-                datasync(fd)
+            for each in all_of[:1]:
+                sync(each)
         finally:
             wait(others)
         for other in others:
             other.result()
-        return False
 
     def _sync_names(self, full_paths: Iterable[str]) -> None:
         unknown = [path for path in full_paths if path not in self._durable_names]
-        for directory in sorted({os.path.dirname(path) for path in unknown}):
-            sync_directory(directory)
+        self._at_once(sync_directory, sorted({os.path.dirname(path) for path in unknown}))
         self._durable_names.update(unknown)
 
     # ------------------------------------------------------------------------- start, rare events
