@@ -60,7 +60,7 @@ class Housekeeping:
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """None of them ends by itself."""
-        return [self._tick(), self._keep(), self._hint(), self._free_names()]
+        return [self._tick(), self._keep(), self._note(), self._hint(), self._free_names()]
 
     async def _tick(self) -> None:
         while True:
@@ -73,6 +73,11 @@ class Housekeeping:
             self._free_space.look()
             self._show()
             self._handing_over.look()
+
+    async def _note(self) -> None:
+        """Beside the rest: it takes its time where thousands of replicas are busy."""
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_MS / 1000)
             await self._hosting.note()
 
     def _show(self) -> None:

@@ -10,6 +10,23 @@ _IN_SYNC: Final = "oncelog_server.runtime.replica.in_sync:InSync"
 
 BUGS: Final = (
     Bug(
+        "free-space-waits-for-notes",
+        "a disk that fills up is seen within a second, however many replicas are busy",
+        (
+            Edit(
+                "oncelog_server.runtime.housekeeping:Housekeeping._keep",
+                "self._handing_over.look()",
+                "self._handing_over.look()\n            await self._hosting.note()",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_housekeeping",
+                "test_free_space_is_looked_at_while_thousands_note_what_is_synced",
+            ): "assert 1 == "
+        },
+    ),
+    Bug(
         "rest-that-nothing-ends",
         "I30: whoever is stirred is ticked at the next turn, whatever it said before",
         (

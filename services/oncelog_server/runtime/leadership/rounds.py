@@ -26,7 +26,7 @@ from oncelog_server.core.ids import PartitionId
 # start looks at thousands whose logs are not open yet, and each calls once it is.
 ROUND_RETRY_MS: Final = 200
 RETRY_REST: Final = 20
-RETRY_MS_MAX: Final = 2_000
+RETRY_MS_MAX: Final = 1_000
 # The loop's other work gets so many times what rounds take.
 ROUND_REST: Final = 3
 # And never longer than this: a process that was stopped in the middle of a round looked for long.
