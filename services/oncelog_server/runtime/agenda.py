@@ -25,12 +25,12 @@ from typing import Final, Protocol
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.timers import Timers
 
-# Less than a tenth of a core, with ten ticks a second.
-BUSY_AT_ONCE: Final = 200
+# About a sixth of a core, with ten ticks a second.
+BUSY_AT_ONCE: Final = 500
 RESTING_AT_ONCE: Final = 50
 REPORTS_AT_ONCE: Final = 100
 # And then the loop gets so many times what these took.
-REPORT_REST: Final = 9
+REPORT_REST: Final = 3
 
 
 class Looked(Protocol):

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from typing import Final
 
 # The loop's other work gets so many times what this takes, however often it is called for.
-PACE_REST: Final = 9
+PACE_REST: Final = 3
+# And never longer than this: a process that was stopped meanwhile took long.
+PAUSE_MS_MAX: Final = 200
 
 
 class Pace:
     """Invariant: whoever calls has the work done after it called, within `every_ms`, or PACE_REST
-    times what it took."""
+    times what it took, up to PAUSE_MS_MAX."""
 
     def __init__(self, work: Callable[[], None], *, every_ms: int) -> None:
         """`work` must not block."""
@@ -33,10 +35,10 @@ class Pace:
         # What the work calls for itself waits for the pause, too.
         self._pause = loop.call_later(self._every_s, self._go_on)
         self._work()
-        took_s = loop.time() - began_s
-        if PACE_REST * took_s > self._every_s and self._pause is not None:
+        pause_s = min(PACE_REST * (loop.time() - began_s), PAUSE_MS_MAX / 1000)
+        if pause_s > self._every_s and self._pause is not None:
             self._pause.cancel()
-            self._pause = loop.call_later(PACE_REST * took_s, self._go_on)
+            self._pause = loop.call_later(pause_s, self._go_on)
 
     def stop(self) -> None:
         """Nothing is done any more that was called for before."""

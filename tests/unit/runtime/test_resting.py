@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 
 from oncelog_server.core.machine import REST_MS_MAX
-from oncelog_server.runtime.replica.leading import REST_AFTER_MS
+from oncelog_server.runtime.replica.leading import REST_AFTER_TICKS
 from oncelog_server.runtime.replicas import CHECKPOINTS_AT_ONCE
 from oncelog_server.runtime.target import Lead, Leave
 from tests.unit.runtime.counter import Add, Quiet
@@ -16,9 +16,6 @@ from tests.unit.runtime.test_replicas import PARTITION, Shelf, story
 TICK_MS = 100
 # Ticks from one look to the next one, at rest.
 LOOK_TICKS = REST_MS_MAX // TICK_MS
-
-
-REST_AFTER_TICKS = REST_AFTER_MS // TICK_MS
 
 
 async def turn(shelf: Shelf, ticks: int, *, reports: bool = True) -> int:

@@ -22,11 +22,8 @@ from typing import Final
 
 from oncelog_server.core.ids import PartitionId
 
-# What is not done is looked at again after so long, or so many times what the last look took: a
-# start looks at thousands whose logs are not open yet, and each calls once it is.
+# What is not done is looked at again after so long.
 ROUND_RETRY_MS: Final = 200
-RETRY_REST: Final = 20
-RETRY_MS_MAX: Final = 1_000
 # The loop's other work gets so many times what rounds take.
 ROUND_REST: Final = 3
 # And never longer than this: a process that was stopped in the middle of a round looked for long.
@@ -62,9 +59,7 @@ class Rounds:
         self._unfinished.update(partitions)
         if self._retry is None:
             loop = asyncio.get_running_loop()
-            rest_ms = min(RETRY_REST * self._took_s * 1000, RETRY_MS_MAX)
-            delay_s = max(ROUND_RETRY_MS, rest_ms) / 1000
-            self._retry = loop.call_later(delay_s, self._call_unfinished)
+            self._retry = loop.call_later(ROUND_RETRY_MS / 1000, self._call_unfinished)
 
     def _call_unfinished(self) -> None:
         self._retry = None

@@ -46,10 +46,9 @@ from oncelogpb.errors import CorruptLog, Unavailable
 
 # A clock that is so much behind what a journal has seen is told to operators.
 CLOCK_BEHIND_MS: Final = 60_000
-# A replica rests when it had nothing to do for so long: enough for its outbox to look once more, at
-# the latest after a second, and to show what it finds. Where thousands are busy ticks are rare.
-REST_AFTER_MS: Final = 2_000
-REST_AFTER_TICKS_MIN: Final = 4
+# A replica rests when it had nothing to do for so many ticks: long enough for its outbox to look
+# once more, at the latest after a second, and to show what it finds.
+REST_AFTER_TICKS: Final = 20
 # Turns of the loop from a reply that is released to its message in the transport: the handler, the
 # stream's writer. What is owed goes out behind it, for only the answer is waited for.
 TURNS_TO_ANSWER: Final = 2
@@ -144,8 +143,8 @@ class Leadership:
         self._settling_lag = SettlingLag(partition, journal, around.reporter)
         # When the oldest append that is not durable yet was made; 0 while all is durable.
         self._oldest_append_ms = 0
-        # Ticks in a row at which there was nothing to do, and from the first to the last of them.
-        self._quiet_ticks = self._quiet_since_ms = self._quiet_ms = 0
+        # Ticks in a row at which there was nothing to do.
+        self._quiet_ticks = 0
 
     @property
     def high_watermark(self) -> int:
@@ -314,13 +313,7 @@ class Leadership:
         decision = self.machine.decide(Tick(), now)
         if decision.records:
             self._append_all(decision.records)
-        if not self._is_quiet():
-            self._quiet_ticks = 0
-        else:
-            if not self._quiet_ticks:
-                self._quiet_since_ms = now.monotonic_ms
-            self._quiet_ticks += 1
-            self._quiet_ms = now.monotonic_ms - self._quiet_since_ms
+        self._quiet_ticks = self._quiet_ticks + 1 if self._is_quiet() else 0
         self.wake()
 
     def lose_replies(self, why: str) -> None:
@@ -331,7 +324,7 @@ class Leadership:
     def rests_ms(self) -> int:
         """For how long there is nothing to do for it, nor to show of it that is not shown; 0: there
         is."""
-        if self._quiet_ticks < REST_AFTER_TICKS_MIN or self._quiet_ms < REST_AFTER_MS:
+        if self._quiet_ticks <= REST_AFTER_TICKS:
             return 0
         machine_ms: int = self.machine.rests_ms
         return min(machine_ms, self.healing.rests_ms)
