@@ -85,8 +85,9 @@ class RealFile:
         return held if held is not None else self._opened_again()
 
     def _opened_again(self) -> Descriptor:
-        if self._is_closed or self._descriptors is None:
-            raise OSError(EBADF, "the file is closed", self.full_path)
+        if self._descriptors is None:
+            # It never rests.
+            raise self._closed()
         return self._descriptors.again(self)
 
     # -------------------------------------------------------------------------------- its contents
@@ -151,20 +152,20 @@ class RealFile:
 
     @property
     def may_rest(self) -> bool:
-        """It has a descriptor that nobody would miss."""
-        return self._descriptor is not None and self._written == self._synced
+        """Nobody would miss its descriptor."""
+        return self._written == self._synced
 
     def rest(self) -> None:
         """Said by Descriptors."""
         held, self._descriptor = self._descriptor, None
-        if self._written != self._synced and not self._is_closed:
+        if not self.may_rest and not self._is_closed:
             # Somebody began to write meanwhile.
             self._descriptor = held
 
     def open_again(self) -> Descriptor:
         """Said by Descriptors. Raises OSError."""
         if self._is_closed:
-            raise OSError(EBADF, "the file is closed", self.full_path)
+            raise self._closed()
         if self._descriptor is None:
             held = Descriptor(os.open(self.full_path, _FLAGS))
             found = os.fstat(held.fd)
@@ -172,6 +173,9 @@ class RealFile:
                 raise OSError(ESTALE, "another file has its name now", self.full_path)
             self._descriptor = held
         return self._descriptor
+
+    def _closed(self) -> OSError:
+        return OSError(EBADF, "the file is closed", self.full_path)
 
     def close(self) -> None:
         self._is_closed = True
@@ -193,8 +197,7 @@ class Descriptors:
         """It has a descriptor: another one may have to rest."""
         with self._lock:
             self._files.add(file)
-            self._open.append(weakref.ref(file))
-            self._make_room()
+            self._has_one(file)
 
     def again(self, file: RealFile) -> Descriptor:
         """Raises OSError."""
@@ -202,9 +205,12 @@ class Descriptors:
             was_open = file.is_open
             held = file.open_again()
             if not was_open:
-                self._open.append(weakref.ref(file))
-                self._make_room()
+                self._has_one(file)
         return held
+
+    def _has_one(self, file: RealFile) -> None:
+        self._open.append(weakref.ref(file))
+        self._make_room()
 
     def _make_room(self) -> None:
         """One that was used since the last look stays."""
