@@ -15,6 +15,7 @@ import pyspark
 import pytest
 
 from tests.spark.conftest import Lab, numbers
+from tests.spark.packages import python_packages
 
 pytestmark = pytest.mark.spark
 
@@ -28,16 +29,8 @@ POLL_S = 0.2
 @pytest.fixture
 def packages(tmp_path: Path) -> Path:
     """A folder of what `pyspark[connect]` asks for, from the index (or from pip's cache of it)."""
-    folder = tmp_path / "packages"
     wanted = HERE / "connect_requirements.txt"
-    subprocess.run(
-        [
-            *(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"),
-            *("--disable-pip-version-check", "--target", folder, "--requirement", wanted),
-        ],
-        check=True,
-    )
-    return folder
+    return python_packages(tmp_path / "packages", "--requirement", wanted)
 
 
 @pytest.fixture

@@ -3,7 +3,10 @@ seconds to start, whatever is set. No test is about that: whoever starts a query
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -33,3 +36,19 @@ def run_to_its_end(start: Callable[[], StreamingQuery]) -> None:
         finally:
             query.stop()
     raise AssertionError("this machine is too busy for Spark")
+
+
+def said_by_job(
+    start: Callable[[], Sequence[str | Path]], env: Mapping[str, str] | None = None
+) -> list[str]:
+    """The lines that a job in a process of its own prints. `start` prepares one and gives the
+    arguments of Python for it."""
+    for _ in range(STARTS_MAX):
+        command = [sys.executable, *start()]
+        ran = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE_S, env=env, check=False
+        )
+        if ran.returncode == 0 or not is_too_busy(ran.stderr):
+            break
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    return ran.stdout.splitlines()
