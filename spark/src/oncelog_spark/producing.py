@@ -1,7 +1,8 @@
-"""What one task attempt writes: its rows as batches of the log, under a writer number of its own.
+"""What one task attempt writes: its rows, under a writer number of its own.
 
-Rows are collected until they fill a message, split by partition, encoded, and sent by one thread in
-order, while the next ones are being collected. A batch that a leader refuses fails the task.
+Rows are collected up to a size, split by partition, and handed to the client's writer, which
+delivers them in order while the next ones are being collected. A batch that a leader refuses fails
+the task.
 
 Invariants: sequences count from 0 per partition of this writer; what `finish` reports stands in the
 journals, durable; nothing of it is visible before the driver names this writer in the manifest.
@@ -9,33 +10,24 @@ journals, durable; nothing of it is visible before the driver names this writer 
 
 from __future__ import annotations
 
-import time
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from oncelog.writer import Writer
 from oncelog_spark.batch_transaction import Entered, TransactionLost
 from oncelog_spark.manifest import PartCount
-from oncelog_spark.routing import pieces, route, topics_of
+from oncelog_spark.routing import route, topics_of
 from oncelog_spark.schema import joined
-from oncelog_spark.subscription import raise_for
-from oncelogpb import errors, records
-from oncelogpb.v1 import partition_leader_pb2 as leader_pb
-from oncelogpb.v1 import types_pb2 as pb
+from oncelogpb import errors
 
 if TYPE_CHECKING:
     from oncelog.protocol import Protocol
 
 # Rows are collected up to this size, then split by partition.
 COLLECT_BYTES: Final = 4 * 1024 * 1024
-# Encoded batches of one message: below the wire's limit whatever a single row weighs.
-MESSAGE_BYTES: Final = 2 * 1024 * 1024
-# Messages that wait for the one under way.
-MESSAGES_AHEAD: Final = 2
-PRODUCE_TIMEOUT_MS: Final = 120_000
 
 
 class TaskProducer:
@@ -44,26 +36,20 @@ class TaskProducer:
     def __init__(
         self, protocol: Protocol, entered: Entered, *, writer: int, topic: str | None, unkeyed: int
     ) -> None:
-        self._protocol = protocol
-        self._entered = entered
-        self._writer = writer
         self._topic = topic
         # Takes the rows without key; moves on with every split.
         self._unkeyed = unkeyed
         self._collected: list[pa.RecordBatch] = []
         self._collected_bytes = 0
-        self._topic_ids: dict[str, bytes] = {}
-        self._partition_counts: dict[str, int] = {}
-        # Records sent so far, by (topic id, partition): the next sequence.
-        self._sequences: Counter[tuple[bytes, int]] = Counter()
-        self._sender = ThreadPoolExecutor(max_workers=1, thread_name_prefix="oncelog-produce")
-        self._under_way: deque[Future[None]] = deque()
+        self._writer = Writer(
+            protocol, tx_id=entered.tx_id, producer=entered.producer, writer=writer
+        )
 
     def __enter__(self) -> TaskProducer:
         return self
 
-    def __exit__(self, *_exc: object) -> None:
-        self._sender.shutdown(wait=False, cancel_futures=True)
+    def __exit__(self, *exc: object) -> None:
+        self._writer.close()
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Takes a DataFrame's batch. Raises what went wrong so far."""
@@ -78,77 +64,32 @@ class TaskProducer:
         """Sends the rest, waits until all of it is durable, and says what stands where."""
         if self._collected:
             self._send_collected()
-        while self._under_way:
-            self._under_way.popleft().result()
-        return tuple(
-            PartCount(topic_id, number, count)
-            for (topic_id, number), count in sorted(self._sequences.items())
-        )
+        with _lost():
+            parts = self._writer.finish()
+        counts = (PartCount(*part.partition, part.record_count) for part in parts)
+        return tuple(sorted(counts))
 
     def _send_collected(self) -> None:
         rows = joined(self._collected)
         self._collected, self._collected_bytes = [], 0
-        for name in topics_of(rows, self._topic):
-            self._learn(name)
-        for message in _messages(self._batches(rows)):
-            while len(self._under_way) > MESSAGES_AHEAD:
-                self._under_way.popleft().result()
-            self._under_way.append(self._sender.submit(self._send, message))
+        counts = {
+            name: len(self._writer.topic(name).partitions) for name in topics_of(rows, self._topic)
+        }
+        with _lost():
+            for piece in route(
+                rows, topic=self._topic, partition_counts=counts, unkeyed=self._unkeyed
+            ):
+                self._writer.send(piece.topic, piece.partition, piece.rows)
         self._unkeyed += 1
 
-    def _learn(self, name: str) -> None:
-        if name not in self._topic_ids:
-            topic = self._protocol.topic(name)
-            self._topic_ids[name] = topic.topic_id
-            self._partition_counts[name] = len(topic.partitions)
 
-    def _batches(self, rows: pa.RecordBatch) -> Iterator[pb.Batch]:
-        now_us = time.time_ns() // 1000
-        routed = route(
-            rows,
-            topic=self._topic,
-            partition_counts=self._partition_counts,
-            unkeyed=self._unkeyed,
-        )
-        for target in routed:
-            topic_id = self._topic_ids[target.topic]
-            for piece in pieces(records.conform(target.rows, default_timestamp_us=now_us)):
-                batch = records.seal(piece)
-                batch.partition.topic_id = topic_id
-                batch.partition.number = target.partition
-                batch.base_sequence = self._sequences[topic_id, target.partition]
-                self._sequences[topic_id, target.partition] += piece.num_rows
-                yield batch
-
-    def _send(self, batches: Sequence[pb.Batch]) -> None:
-        request = leader_pb.ProduceRequest(
-            tx_id=self._entered.tx_id,
-            producer=self._entered.producer,
-            writer=self._writer,
-            batches=batches,
-        )
-        try:
-            reply = self._protocol.call(
-                "partition_leader.produce", request, timeout_ms=PRODUCE_TIMEOUT_MS
-            )
-            for result in reply.results:
-                raise_for(result)
-        except errors.TransactionEnded as error:
-            raise TransactionLost(
-                f"the batch's transaction ended while a task was writing ({error}): it was idle "
-                "for too long, aborted by an operator, or a later run took over"
-            ) from error
-
-
-def _messages(batches: Iterator[pb.Batch]) -> Iterator[list[pb.Batch]]:
-    """Batches in order, gathered up to the size of a message."""
-    message: list[Any] = []
-    size = 0
-    for batch in batches:
-        if message and size + len(batch.payload) > MESSAGE_BYTES:
-            yield message
-            message, size = [], 0
-        message.append(batch)
-        size += len(batch.payload)
-    if message:
-        yield message
+@contextmanager
+def _lost() -> Iterator[None]:
+    """Says of a transaction that has ended what that means here."""
+    try:
+        yield
+    except errors.TransactionEnded as error:
+        raise TransactionLost(
+            f"the batch's transaction ended while a task was writing ({error}): it was idle "
+            "for too long, aborted by an operator, or a later run took over"
+        ) from error

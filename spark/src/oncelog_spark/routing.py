@@ -1,4 +1,4 @@
-"""PURE: which rows of a batch go to which partition of which topic, and in what pieces.
+"""PURE: which rows of a batch go to which partition of which topic.
 
 Keys go where the Python client and librdkafka's `consistent` partitioner put them: CRC-32 modulo
 the number of partitions. Rows without a key, and without a number in column `partition`, stay
@@ -21,8 +21,6 @@ from oncelog._core.partitioners import crc32_hashes
 
 # Columns that become the record; the others say where it goes.
 RECORD_COLUMNS: Final = ("key", "value", "timestamp", "headers")
-# A piece becomes one batch of the log: large enough to be quick, far below max_batch_bytes.
-PIECE_BYTES: Final = 1024 * 1024
 
 
 class RoutingError(ValueError):
@@ -55,17 +53,6 @@ def route(
         records = rows.select([column for column in RECORD_COLUMNS if column in rows.schema.names])
         for number, part in _by_number(records, numbers):
             yield Piece(name, number, part)
-
-
-def pieces(rows: pa.RecordBatch, *, piece_bytes: int = PIECE_BYTES) -> Iterator[pa.RecordBatch]:
-    """Cuts rows, by halves, until each piece is about `piece_bytes` or a single row."""
-    if rows.num_rows <= 1 or rows.get_total_buffer_size() == 0 or rows.nbytes <= piece_bytes:
-        if rows.num_rows:
-            yield rows
-        return
-    middle = rows.num_rows // 2
-    yield from pieces(rows.slice(0, middle), piece_bytes=piece_bytes)
-    yield from pieces(rows.slice(middle), piece_bytes=piece_bytes)
 
 
 def topics_of(batch: pa.RecordBatch, topic: str | None) -> list[str]:

@@ -169,46 +169,62 @@ BUGS: Final = (
         },
     ),
     Bug(
-        "sequence-counts-batches",
-        "a sequence counts records per partition of its writer",
-        (Edit("oncelog_spark.producing:TaskProducer._batches", "+= piece.num_rows", "+= 1"),),
-        {
-            unit(
-                "spark/test_producing",
-                "test_i9_sequences_count_records_per_partition_over_all_that_a_task_sends",
-            ): "== {0: [(0,",
-        },
-    ),
-    Bug(
         "refused-batch-reported-as-written",
         "I34: what a task reports stands in the journals, durable",
         (
             Edit(
-                "oncelog_spark.producing:TaskProducer._send",
-                "                raise_for(result)",
+                "oncelog.writer:Writer._wait",
+                "                raise self._error",
                 "                pass",
             ),
         ),
         {
             unit(
-                "spark/test_producing", "test_i34_a_task_whose_last_batch_is_not_durable_fails"
+                "client/test_writer", "test_i34_what_was_refused_fails_whoever_goes_on"
+            ): "DID NOT RAISE",
+            unit(
+                "spark/test_producing", "test_i34_a_task_of_which_a_batch_is_not_durable_fails"
             ): "DID NOT RAISE",
         },
     ),
     Bug(
         "unfinished-task-reports",
-        "I34: what a task reports stands in the journals, durable",
+        "I34: what a task reports stands in the journals, durable, and is all that it wrote",
+        (Edit("oncelog.writer:Writer.finish", "        self._wait(0)\n", ""),),
+        {
+            unit(
+                "client/test_writer", "test_i34_finish_waits_until_all_of_it_is_durable"
+            ): "nobody said",
+        },
+    ),
+    Bug(
+        "writer-has-no-bound",
+        "a task holds no more than so much that is not acknowledged",
         (
             Edit(
-                "oncelog_spark.producing:TaskProducer.finish",
-                "            self._under_way.popleft().result()",
-                "            self._under_way.popleft()",
+                "oncelog.writer:Writer.send",
+                "            self._wait(OUTSTANDING_BYTES_MAX - len(piece.payload))\n",
+                "",
+            ),
+        ),
+        {
+            unit("client/test_writer", "test_several_are_in_flight_up_to_a_bound"): "<= 40000",
+        },
+    ),
+    Bug(
+        "writer-sends-what-the-topic-refuses",
+        "a batch is no larger than its topic takes",
+        (
+            Edit(
+                "oncelog.writer:Writer.send",
+                "max_batch_bytes=max_batch_bytes_of(described.configs)",
+                "max_batch_bytes=max_batch_bytes_of({})",
             ),
         ),
         {
             unit(
-                "spark/test_producing", "test_i34_a_task_whose_last_batch_is_not_durable_fails"
-            ): "DID NOT RAISE",
+                "client/test_writer", "test_batches_are_no_larger_than_the_topic_takes"
+            ): "<= 20000",
         },
     ),
     Bug(

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from oncelog._core.routing import Endpoint, PartitionKey
 from oncelog.options import ConnectOptions
-from oncelog.protocol import AsyncProtocol
+from oncelog.protocol import AsyncProtocol, Protocol
 from oncelogpb import errors
 from oncelogpb.v1 import cluster_pb2, partition_leader_pb2
 from oncelogpb.v1 import types_pb2 as types
@@ -149,6 +149,13 @@ def protocol_over(transport: ScriptedTransport, **options: Any) -> AsyncProtocol
     return AsyncProtocol(
         "boot:1", ConnectOptions(**options), transport=transport, chance=lambda: 0.0
     )
+
+
+def blocking_over(transport: ScriptedTransport) -> Protocol:
+    """On a loop in a thread of its own, in real time. Close it."""
+    protocol = Protocol("boot:1")
+    protocol._async.transport = transport
+    return protocol
 
 
 def on_virtual_time(work: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T, float]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar, cast
 
-from oncelog.protocol import Protocol
+from oncelog.protocol import AsyncProtocol, Protocol
 from oncelogpb import errors, records
 from oncelogpb.v1 import cluster_pb2, coordinator_pb2, offset_manager_pb2
 from oncelogpb.v1 import partition_leader_pb2 as leader
 from oncelogpb.v1 import types_pb2 as pb
+from tests.unit.client.scripted import ScriptedTransport, blocking_over, produced
 
+R = TypeVar("R")
 TOPIC_ID = b"t" * 16
 # Where all groups live.
 OFFSETS = pb.Partition(topic_id=b"oncelog:offsets0", number=9)
@@ -29,6 +31,7 @@ class Leaders:
         # Every topic that there is; each of them has all the partitions.
         self.names = ["t"]
         self.asked: list[tuple[str, Any]] = []
+        self._blocking: Protocol | None = None
         self.script: dict[str, list[Any]] = {}
         # What the group has, by partition number: (offset, TxId that is pending).
         self.group: dict[int, tuple[int | None, int]] = {}
@@ -43,6 +46,22 @@ class Leaders:
     @property
     def protocol(self) -> Protocol:
         return cast(Protocol, self)
+
+    def run(self, work: Callable[[AsyncProtocol], Coroutine[Any, Any, R]]) -> R:
+        return self._on_loop().run(work)
+
+    def post(self, callback: Callable[..., object], *arguments: Any) -> None:
+        self._on_loop().post(callback, *arguments)
+
+    def _on_loop(self) -> Protocol:
+        """What the client's own parts meet: the same leaders, by the calls that those make."""
+        if self._blocking is None:
+            transport = ScriptedTransport(*([7] * len(self.logs)))
+            transport.handlers["partition_leader.produce"] = lambda _to, request: self.call(
+                "partition_leader.produce", produced(request)
+            )
+            self._blocking = blocking_over(transport)
+        return self._blocking
 
     def of(self, name: str) -> list[Any]:
         return [request for asked, request in self.asked if asked == name]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncelog_spark.routing import RoutingError, hash_keys, pieces, route
+from oncelog_spark.routing import RoutingError, hash_keys, route
 
 COUNTS = {"a": 3, "b": 5}
 
@@ -76,13 +76,3 @@ def test_the_option_wins_over_the_column() -> None:
 def test_a_row_that_goes_nowhere_is_refused(columns: dict[str, Any], says: str) -> None:
     with pytest.raises(RoutingError, match=says):
         routed(pa.record_batch(columns))
-
-
-def test_pieces_keep_order_and_size() -> None:
-    rows = pa.record_batch({"value": [b"x" * 100] * 1000 + [b"y" * 5000]})
-    cut = list(pieces(rows, piece_bytes=2048))
-    assert (
-        pa.Table.from_batches(cut).column("value").to_pylist() == rows.column("value").to_pylist()
-    )
-    assert all(piece.num_rows == 1 or piece.nbytes <= 2048 for piece in cut)
-    assert list(pieces(rows.slice(0, 0))) == []

@@ -101,6 +101,10 @@ class Protocol:
         """What needs several calls, done with the asyncio form, on its loop."""
         return self._loop.run(work(self._async))
 
+    def post(self, callback: Callable[..., object], *arguments: Any) -> None:
+        """Has its loop call this soon: for what `run` made there. Raises Closed, Forked."""
+        self._loop.post(callback, *arguments)
+
     def topic(self, name: str) -> partition_leader_pb2.TopicDescription:
         """The topic, from the cache or asked for. Raises UnknownTopic."""
         return self._loop.run(self._async.topic(name))

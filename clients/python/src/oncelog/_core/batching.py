@@ -253,7 +253,7 @@ def _seal_batch(
 ) -> Pieces:
     keyed = batch.column(0).null_count < batch.num_rows
     if wanted is None and (not keyed or layout.partitions == 1):
-        return Pieces(list(_seal_slices(batch, layout.sticky, layout)), None, None)
+        return Pieces(list(seal_slices(batch, layout.sticky, layout)), None, None)
     where = assign(
         batch.column(0).to_pylist(),
         [None] * batch.num_rows if wanted is None else wanted,
@@ -286,7 +286,7 @@ def _seal_one(columns: Columns, partition: int, layout: Layout) -> Iterator[Piec
             yield _sealed(partition, records.ROWS, count, latest, rows, len(rows))
             return
     latest_us = times if isinstance(times, int) else None
-    yield from _seal_slices(columns.batch(), partition, layout, latest_us)
+    yield from seal_slices(columns.batch(), partition, layout, latest_us)
 
 
 def _seal_few(columns: Columns, where: npt.NDArray[np.uint32], layout: Layout) -> Pieces:
@@ -311,11 +311,11 @@ def _seal_split(batch: pa.RecordBatch, where: npt.NDArray[np.uint32], layout: La
     pieces: list[Piece] = []
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         part = batch.slice(start, end - start)
-        pieces.extend(_seal_slices(part, int(ordered[start]), layout))
+        pieces.extend(seal_slices(part, int(ordered[start]), layout))
     return Pieces(pieces, order, None)
 
 
-def _seal_slices(
+def seal_slices(
     batch: pa.RecordBatch, partition: int, layout: Layout, latest_us: int | None = None
 ) -> Iterator[Piece]:
     """One partition's records in pieces of at most batch_bytes, halved until they fit. `latest_us`:
@@ -336,8 +336,8 @@ def _seal_slices(
             yield Refused(_too_large(len(payload), layout))
             return
     half = batch.num_rows // 2
-    yield from _seal_slices(batch.slice(0, half), partition, layout, latest_us)
-    yield from _seal_slices(batch.slice(half), partition, layout, latest_us)
+    yield from seal_slices(batch.slice(0, half), partition, layout, latest_us)
+    yield from seal_slices(batch.slice(half), partition, layout, latest_us)
 
 
 def _too_large(size: int, layout: Layout) -> errors.TooLarge:
