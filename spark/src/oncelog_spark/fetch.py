@@ -1,9 +1,11 @@
 """Ranges of partitions' committed logs, as Arrow batches: what one task reads.
 
 One fetch asks for all ranges of a task that are not read to their ends; the next one is under way
-while Spark takes the rows of the last. Batches of the log are not cut by the server: what lies
-outside of a range is sliced off here. Small batches of one fetch are joined, so that a topic of
-many small transactions does not become many small batches in Spark; large ones pass uncopied.
+while Spark takes the rows of the last. A task that has much left of one range has it streamed, and
+goes back to fetches where the stream ends: they say what is wrong. Batches of the log are not cut
+by the server: what lies outside of a range is sliced off here. Small batches of one fetch are
+joined, so that a topic of many small transactions does not become many small batches in Spark;
+large ones pass uncopied.
 
 In a compacted topic a range has fewer records than offsets: those that were taken out are no loss.
 """
@@ -14,15 +16,17 @@ import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from oncelog._core import holes
+from oncelog._core.routing import PartitionKey
+from oncelog.read_ahead import ReadAhead, Reply
 from oncelog_spark.offsets import OffsetRange, TopicPartition, counted
 from oncelog_spark.schema import joined
 from oncelog_spark.subscription import raise_for
-from oncelogpb import errors, records
+from oncelogpb import bulk, errors, in_place, records
 from oncelogpb.v1 import partition_leader_pb2 as leader_pb
 from oncelogpb.v1 import types_pb2 as pb
 
@@ -37,12 +41,19 @@ FETCH_BYTES: Final = 4 * 1024 * 1024
 RANGE_BYTES_MIN: Final = 256 * 1024
 # The range is committed, so data come at once; while a leader is away, nothing does.
 FETCH_WAIT_MS: Final = 1_000
+# Of the one range that is left: from so much on it is streamed. What comes behind the end of the
+# range before the stream is closed, a few MiB, is thrown away.
+STREAMED_BYTES_MIN: Final = 32 * 1024 * 1024
 # Batches are joined up to this size: Spark takes them one message each.
 JOINED_BYTES: Final = 1024 * 1024
 
 
 class DataLoss(RuntimeError):
     """Records that a query should read are not there (any more)."""
+
+
+# Of one partition, each with its payload.
+Batches: TypeAlias = Sequence[tuple[leader_pb.FetchedBatch, bulk.Chunk]]
 
 
 class RangeOf(NamedTuple):
@@ -98,34 +109,76 @@ class RangeReader:
         self._empty = 0
         self._ahead = ThreadPoolExecutor(max_workers=1, thread_name_prefix="oncelog-fetch")
         self._under_way: Future[leader_pb.FetchReply] | None = None
-        if self._open:
-            self._under_way = self._ahead.submit(self._fetch, self._request())
+        self._stream: ReadAhead | None = None
+        # Of what was read last, about: payload bytes for each offset.
+        self._offset_bytes = 0.0
+        self._ask()
 
     def close(self) -> None:
         """Safe to repeat."""
         self._ahead.shutdown(wait=False, cancel_futures=True)
+        self._end_stream()
 
     def __iter__(self) -> Iterator[Chunk]:
         """Raises DataLoss, or an OncelogError."""
-        while self._under_way is not None:
-            reply, self._under_way = self._under_way.result(), None
-            read: list[tuple[leader_pb.FetchedPartition, TopicPartition, int, int]] = []
+        while self._open:
+            read: list[tuple[TopicPartition, Batches, int, int]] = []
             moved = False
-            for one, fetched in zip(self._open, reply.partitions, strict=True):
+            for one, (fetched, batches) in zip(
+                self._open, in_place.fetched(self._reply()), strict=True
+            ):
                 before = one.position
                 if self._passes_over(one, fetched):
                     moved = True
                     continue
-                one.position = _end_of(fetched, before)
-                moved = moved or one.position > before
+                one.position = max(before, _end_of(batches, before))
+                if one.position > before:
+                    moved = True
+                    size = sum(len(payload) for _, payload in batches)
+                    self._offset_bytes = size / (one.position - before)
                 until = min(one.position, one.range.end)
-                read.append((fetched, one.range.partition, before, until))
+                read.append((one.range.partition, batches, before, until))
             self._open = [one for one in self._open if one.position < one.range.end]
             if self._open:
                 self._require_news(moved)
+            self._ask()
+            for partition, found, start, end in read:
+                yield from _chunks(found, partition, start, end, self._columns)
+
+    def _ask(self) -> None:
+        """Has what is left on its way, if anything is."""
+        if not self._open:
+            self._end_stream()
+        elif self._stream is None:
+            if self._is_streamed():
+                [one] = self._open
+                self._stream = ReadAhead(
+                    self._protocol, PartitionKey.of(one.partition), one.position
+                )
+            else:
                 self._under_way = self._ahead.submit(self._fetch, self._request())
-            for fetched, partition, start, end in read:
-                yield from _chunks(fetched, partition, start, end, self._columns)
+
+    def _is_streamed(self) -> bool:
+        if len(self._open) > 1:
+            return False
+        [one] = self._open
+        return (one.range.end - one.position) * self._offset_bytes >= STREAMED_BYTES_MIN
+
+    def _reply(self) -> Reply:
+        """What was asked for. Raises an OncelogError."""
+        if self._stream is not None:
+            reply = self._stream.take(FETCH_WAIT_MS / 1000)
+            if reply is not None:
+                return reply
+            self._end_stream()
+            self._under_way = self._ahead.submit(self._fetch, self._request())
+        assert self._under_way is not None, "it was asked for"
+        return self._under_way.result()
+
+    def _end_stream(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
 
     def _request(self) -> leader_pb.FetchRequest:
         each = max(FETCH_BYTES // len(self._open), RANGE_BYTES_MIN)
@@ -189,15 +242,15 @@ def _begins_behind(fetched: leader_pb.FetchedPartition, position: int) -> int | 
     return None
 
 
-def _end_of(fetched: leader_pb.FetchedPartition, position: int) -> int:
-    if not fetched.batches:
+def _end_of(batches: Batches, position: int) -> int:
+    if not batches:
         return position
-    last = fetched.batches[-1]
+    last, _ = batches[-1]
     return holes.next_offset(last.first_offset, last.record_count, holes.offsets_of(last))
 
 
 def _chunks(
-    fetched: leader_pb.FetchedPartition,
+    batches: Batches,
     partition: TopicPartition,
     start: int,
     end: int,
@@ -207,18 +260,18 @@ def _chunks(
     parts: list[pa.RecordBatch] = []
     offsets: list[pa.Int64Array] = []
     gathered = 0
-    for batch in fetched.batches:
+    for batch, payload in batches:
         before, chosen = holes.within(batch, start, end)
         if not len(chosen):
             continue
-        if parts and gathered + len(batch.payload) > JOINED_BYTES:
+        if parts and gathered + len(payload) > JOINED_BYTES:
             yield Chunk(partition, pa.concat_arrays(offsets), joined(parts))
             parts, offsets, gathered = [], [], 0
-        rows = records.decode(batch.encoding, batch.payload)
+        rows = records.decode(batch.encoding, payload)
         if columns is not None:
             rows = rows.select(columns)
         parts.append(rows.slice(before, len(chosen)))
         offsets.append(pa.array(chosen))
-        gathered += len(batch.payload)
+        gathered += len(payload)
     if parts:
         yield Chunk(partition, pa.concat_arrays(offsets), joined(parts))

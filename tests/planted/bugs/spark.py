@@ -355,4 +355,48 @@ BUGS: Final = (
             ): "DID NOT RAISE",
         },
     ),
+    Bug(
+        "stream-outlives-its-reader",
+        "a task that ends early leaves nothing that reads on",
+        (
+            Edit(
+                "oncelog_spark.fetch:RangeReader.close",
+                "        self._end_stream()\n",
+                "",
+            ),
+        ),
+        {
+            unit("spark/test_fetch", "test_a_stream_is_closed_with_its_reader"): "assert 2 == 1",
+        },
+    ),
+    Bug(
+        "read-ahead-has-no-bound",
+        "what is read ahead and nobody takes is bounded",
+        (
+            Edit(
+                "oncelog.read_ahead:ReadAhead._put",
+                "while len(self._replies) >= REPLIES_MAX",
+                "while False",
+            ),
+        ),
+        {
+            unit("client/test_read_ahead", "test_what_nobody_takes_is_bounded"): "assert 100 ==",
+        },
+    ),
+    Bug(
+        "failed-partition-is-a-reply",
+        "a stream whose partition failed is over: a fetch finds out why",
+        (
+            Edit(
+                "oncelog.read_ahead:ReadAhead._read",
+                'if any(part.HasField("error") for part, _ in in_place.fetched(reply)):',
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "client/test_read_ahead", "test_replies_come_in_order_until_the_stream_ends"
+            ): "assert [0, 1,",
+        },
+    ),
 )

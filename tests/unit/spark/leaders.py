@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar, cast
 
+from oncelog._core.routing import Endpoint
 from oncelog.protocol import AsyncProtocol, Protocol
 from oncelogpb import errors, records
 from oncelogpb.v1 import cluster_pb2, coordinator_pb2, offset_manager_pb2
@@ -16,6 +18,35 @@ R = TypeVar("R")
 TOPIC_ID = b"t" * 16
 # Where all groups live.
 OFFSETS = pb.Partition(topic_id=b"oncelog:offsets0", number=9)
+
+
+class _Streaming(ScriptedTransport):
+    """What the client's own parts talk to."""
+
+    def __init__(self, leaders: Leaders) -> None:
+        super().__init__(*([7] * len(leaders.logs)))
+        self._leaders = leaders
+
+    async def stream(self, to: Endpoint, method: str, request: Any) -> AsyncGenerator[Any, None]:
+        """Of one partition, as often as `streamed` says; then it waits, or what `breaks` says."""
+        leaders = self._leaders
+        leaders.asked.append((method.partition(".")[2], request))
+        [wanted] = request.partitions
+        for _ in range(leaders.streamed):
+            found = leaders._fetched(wanted)
+            if found.batches:
+                last = found.batches[-1]
+                wanted.offset = last.first_offset + last.record_count
+                yield leader.FetchReply(partitions=[found])
+        if leaders.breaks == "error":
+            raise errors.Unavailable("the process stops")
+        if leaders.breaks == "part":
+            moved = errors.to_status(errors.NotLeader("another one leads"))
+            yield leader.FetchReply(
+                partitions=[leader.FetchedPartition(partition=wanted.partition, error=moved)]
+            )
+        if leaders.breaks == "silent":
+            await asyncio.sleep(3_600)
 
 
 class Leaders:
@@ -31,6 +62,9 @@ class Leaders:
         # Every topic that there is; each of them has all the partitions.
         self.names = ["t"]
         self.asked: list[tuple[str, Any]] = []
+        # How many replies a stream has, and how it ends: "error", "part", "silent", or "" without.
+        self.streamed = 0
+        self.breaks = ""
         self._blocking: Protocol | None = None
         self.script: dict[str, list[Any]] = {}
         # What the group has, by partition number: (offset, TxId that is pending).
@@ -56,7 +90,7 @@ class Leaders:
     def _on_loop(self) -> Protocol:
         """What the client's own parts meet: the same leaders, by the calls that those make."""
         if self._blocking is None:
-            transport = ScriptedTransport(*([7] * len(self.logs)))
+            transport = _Streaming(self)
             transport.handlers["partition_leader.produce"] = lambda _to, request: self.call(
                 "partition_leader.produce", produced(request)
             )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Generator
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,7 +30,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 def read_range(
     protocol: Protocol, start: int, end: int, *, mind: bool = True, timeout_ms: int = 60_000
-) -> Iterator[Chunk]:
+) -> Generator[Chunk]:
     part = RangeOf(PARTITION, OffsetRange(T0, start, end))
     reader = RangeReader(protocol, [part], fail_on_data_loss=mind, timeout_ms=timeout_ms)
     with contextlib.closing(reader):
@@ -302,3 +304,47 @@ def test_only_columns_that_are_asked_for_are_given() -> None:
         columns=["timestamp"],
     )
     assert [chunk.rows.schema.names for chunk in reader] == [["timestamp"]]
+
+
+@pytest.mark.parametrize("breaks", ["error", "part", "silent", ""])
+@pytest.mark.parametrize("streamed", [0, 1, 3, 100])
+def test_i14_a_long_range_is_read_whole_however_its_stream_ends(
+    monkeypatch: pytest.MonkeyPatch, streamed: int, breaks: str
+) -> None:
+    monkeypatch.setattr(fetch, "STREAMED_BYTES_MIN", 100)
+    monkeypatch.setattr(fetch, "FETCH_WAIT_MS", 50)
+    leaders = Leaders([3] * 30, batches_per_fetch=2)
+    leaders.streamed, leaders.breaks = streamed, breaks
+    assert offsets(leaders, 4, 85) == both(range(4, 85))
+    asked = leaders.of("subscribe")
+    assert asked, "it is long"
+    for request in asked:
+        assert request.isolation == leader.ISOLATION_COMMITTED
+        assert request.with_offsets
+    fetches = len(leaders.of("fetch"))
+    assert fetches == 1 if streamed == 100 else fetches > 1
+
+
+def test_a_short_range_is_not_streamed() -> None:
+    leaders = Leaders([3] * 30, batches_per_fetch=2)
+    offsets(leaders, 4, 85)
+    assert not leaders.of("subscribe")
+
+
+def test_a_stream_is_closed_with_its_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "STREAMED_BYTES_MIN", 1)
+    leaders = Leaders([3] * 30, batches_per_fetch=1)
+    leaders.streamed, leaders.breaks = 100, "silent"
+    with contextlib.closing(read_range(leaders.protocol, 0, 90)) as chunks:
+        taken = [len(next(chunks).offsets) for _ in range(4)]
+    assert taken == [3, 3, 3, 3]
+    # What lies ready is bounded: nobody streams the rest.
+    assert len(leaders.of("subscribe")) == 1
+    assert leaders.run(_tasks) == 1
+
+
+async def _tasks(_protocol: Any) -> int:
+    """Tasks on the loop, with this one, once those that end have."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+    return len(asyncio.all_tasks())
