@@ -100,7 +100,8 @@ class Side:
         return {"seconds": parts["triggerExecution"] / 1000, "batches": len(durations), **parts}
 
     def _values(self, rows: int, size: int) -> DataFrame:
-        # Padded by a constant: `lpad` to 1 KiB takes Spark five times as long as this, and was half of what was measured.
+        # Padded by a constant: `lpad` to 1 KiB takes Spark ten times as long, and would be half of
+        # what is measured.
         number = F.lpad(F.col("id").cast("string"), NUMBER_DIGITS, "0")
         value = F.concat(F.lit("v" * (size - NUMBER_DIGITS)), number).cast("binary")
         return self._spark.range(0, rows).select(value.alias("value"))

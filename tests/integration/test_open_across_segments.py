@@ -95,6 +95,10 @@ def test_i3_i8_i32_i33_a_transaction_that_is_open_over_fifty_segments_loses_noth
             "the segments that it held go",
             within_s=COMPACTED_S,
         )
+        # The last of them, and so all, can be read before the disk is looked at.
+        with producer.transaction(wait="visible") as last:
+            for name in TOPICS:
+                last.send(name, b"the last", key=b"key 0", partition=0)
     shown = {name: consumed(shell, name) for name in TOPICS}
     cluster.stop(PARTITION_LEADER)
     for name, folder in folders.items():
