@@ -163,6 +163,23 @@ def test_i34_what_was_refused_fails_whoever_goes_on(of: Leader, protocol: Protoc
             writer.finish()
 
 
+def test_i34_what_makes_room_is_not_yet_written(
+    of: Leader, protocol: Protocol, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a batch that failed there is room before there is an error: who finishes between the two
+    must not take it for written."""
+    made_room = Writer._settled
+
+    def slowly(self: Writer, size: int) -> None:
+        made_room(self, size)
+        time.sleep(0.1)
+
+    monkeypatch.setattr(Writer, "_settled", slowly)
+    of.script = [errors.ProducerFenced("a later run")]
+    with pytest.raises(errors.ProducerFenced):
+        write(protocol, [(0, rows(b"0"))])
+
+
 def test_batches_are_no_larger_than_the_topic_takes(of: Leader, protocol: Protocol) -> None:
     of.transport.configs = {"max.batch.bytes": "20000"}
     values = [b"%d" % number * 1_000 for number in range(10)] * 10

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 import pyarrow as pa
@@ -50,9 +51,12 @@ class Writer:
         identity = Identity(tx_id, producer.producer_id, producer.generation, writer)
         self._protocol = protocol
         self._topics: dict[str, partition_leader_pb2.TopicDescription] = {}
+        # Bytes that are not acknowledged; and batches of which nobody knows how they end.
         self._outstanding = 0
+        self._open = 0
+        self._sent = 0
         self._error: errors.OncelogError | None = None
-        # Guards the two above.
+        # Guards all of these.
         self._changed = threading.Condition()
 
         async def made(on_loop: AsyncProtocol) -> Sender:
@@ -105,40 +109,48 @@ class Writer:
             if isinstance(piece, Refused):
                 raise piece.error
             part = Part(Deliveries(topic, self), 0, piece.record_count, key, None)
-            self._wait(OUTSTANDING_BYTES_MAX - len(piece.payload))
+            room = max(OUTSTANDING_BYTES_MAX - len(piece.payload), 0)
+            self._wait(lambda: self._outstanding <= room)  # noqa: B023
             with self._changed:
                 self._outstanding += len(piece.payload)
+                self._open += 1
+                self._sent += piece.record_count
             self._protocol.post(self._sender.add, Parcel(key, piece, part))
 
     def finish(self) -> list[WriterPart]:
         """Waits until all of it is durable, and says what stands where. Raises what went wrong."""
-        self._wait(0)
+        self._wait(lambda: not self._open)
 
         async def told(_: AsyncProtocol) -> list[WriterPart]:
             return self._sender.parts()
 
-        return self._protocol.run(told)
+        parts = self._protocol.run(told)
+        written = sum(part.record_count for part in parts)
+        if written != self._sent:
+            raise errors.Internal(f"{written} of {self._sent} records are said to be written")
+        return parts
 
     # ------------------------------------------------------------------------------- on the loop
 
     def part_settled(self, _deliveries: Deliveries, part: Part) -> None:
-        """A batch ended."""
-        if part.error is not None:
-            with self._changed:
-                self._error = self._error or part.error
-                self._changed.notify_all()
+        """A batch ended, and how: both at once, for who finishes must not see one of them."""
+        with self._changed:
+            self._open -= 1
+            self._error = self._error or part.error
+            self._changed.notify_all()
 
     def _settled(self, size: int) -> None:
+        """There is room again. Of a batch that failed this is told before its error."""
         with self._changed:
             self._outstanding -= size
             self._changed.notify_all()
 
     # ------------------------------------------------------------------------------------- inside
 
-    def _wait(self, outstanding_max: int) -> None:
-        """Until no more than that is under way: each batch ends at its deadline at the latest."""
+    def _wait(self, holds: Callable[[], bool]) -> None:
+        """Each batch ends at its deadline at the latest. Raises what went wrong."""
         with self._changed:
-            while self._error is None and self._outstanding > max(outstanding_max, 0):
+            while self._error is None and not holds():
                 if not self._changed.wait(LOOK_UP_SECONDS):
                     self._protocol.post(_nothing)
             if self._error is not None:
