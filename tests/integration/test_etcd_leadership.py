@@ -53,7 +53,8 @@ class Process:
         self.host, self.log = Host(node_id), Log()
         self.refused: list[BaseException] = []
         self._node = BootValue(node_id, "localhost", 7401, ROLES, "0.1")
-        self._renew = renew
+        # Its keep-alives do not get through.
+        self.is_stuck = not renew
 
     async def start(self) -> Process:
         record = await self.identity.join(ClusterSettings(lease_ms=LEASE_MS))
@@ -70,7 +71,7 @@ class Process:
             node=self._node,
             lease_ms=record.lease_ms,
             reporter=self.log,
-            renewals=self.etcd.renewals if self._renew else StuckThread,
+            renewals=lambda: Renewing(self),
         )
         await self.membership.start(previous_boot_id=self.identity.previous_boot_id)
         own = self.membership.boot_id
@@ -123,13 +124,20 @@ class Process:
         return keys.boot_key(self.membership.boot_id)
 
 
-class StuckThread:
-    """A lease thread that gets nothing through."""
+class Renewing:
+    """What a lease thread calls; it gets nothing through while its process is stuck."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._real = process.etcd.renewals()
 
     def keep_alive(self, lease: int, timeout_ms: int) -> int:
-        raise EtcdUnavailable("stuck")
+        if self._process.is_stuck:
+            raise EtcdUnavailable("stuck")
+        return self._real.keep_alive(lease, timeout_ms)
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self._real.close()
 
 
 def run(story: Callable[[], Awaitable[None]]) -> None:
@@ -205,7 +213,7 @@ def test_another_node_takes_over_and_the_paused_one_learns_of_it(
     server: EmbeddedEtcd, tmp_path: Path
 ) -> None:
     async def story() -> None:
-        stuck = await Process(server.endpoint, tmp_path / "n1", "n1", renew=False).start()
+        stuck = await Process(server.endpoint, tmp_path / "n1", "n1").start()
         info = await stuck.topics.create("orders", 1, 1, {})
         partition = PartitionId(info.topic_id, 0)
         await until(lambda: stuck.epoch(partition) >= 1)
@@ -216,6 +224,7 @@ def test_another_node_takes_over_and_the_paused_one_learns_of_it(
         assert found is not None
         epoch = keys.decode_partition(found.value).epoch
         await _assign(stuck.etcd, partition, "n1", "n2")
+        stuck.is_stuck = True
         await until(lambda: other.epoch(partition) > epoch)
         await until(lambda: stuck.epoch(partition) == 0)
         await other.stop()
