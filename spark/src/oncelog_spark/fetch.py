@@ -171,7 +171,7 @@ class RangeReader:
             if reply is not None:
                 return reply
             self._end_stream()
-            self._under_way = self._ahead.submit(self._fetch, self._request())
+            return self._fetch(self._request())
         assert self._under_way is not None, "it was asked for"
         return self._under_way.result()
 
