@@ -429,4 +429,38 @@ BUGS: Final = (
             ): "rounds take the whole loop"
         },
     ),
+    Bug(
+        "deleted-topic-led-on",
+        "a leader leaves a topic that stands no more, whatever became of its partitions' keys",
+        (
+            Edit(
+                "oncelog_server.runtime.leadership.election:Elections._of_topics",
+                "if self._view.topic_by_id(partition.topic_id) is None",
+                "if False",
+            ),
+        ),
+        {
+            unit(
+                "leadership/test_election",
+                "test_a_topic_is_left_although_who_deleted_it_died_before_its_partitions_went",
+            ): "nobody leads what is no more"
+        },
+    ),
+    Bug(
+        "new-topic-wakes-all",
+        "a topic that is made or deleted stirs no replica of another one",
+        (
+            Edit(
+                "oncelog_server.runtime.leadership.election:Elections._of_topics",
+                "if self._view.topic_by_id(partition.topic_id) is None",
+                "if True",
+            ),
+        ),
+        {
+            unit(
+                "leadership/test_election",
+                "test_a_topic_that_is_made_or_deleted_is_news_to_its_own_replicas_alone",
+            ): "they are ticked for nothing"
+        },
+    ),
 )

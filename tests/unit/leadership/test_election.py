@@ -11,7 +11,7 @@ from oncelog_server.core.ids import CONTROL_PARTITIONS, TRANSACTION_CONTROL_ID, 
 from oncelog_server.runtime.etcd import keys
 from oncelog_server.runtime.etcd.control_partitions import create_control_partitions
 from oncelog_server.runtime.etcd.keys import PartitionState, TopicValue
-from oncelog_server.runtime.etcd.port import Put
+from oncelog_server.runtime.etcd.port import Delete, Put
 from oncelog_server.runtime.leadership.held import STAND_PAUSE_MS
 from oncelog_server.runtime.leadership.unclean import UncleanElection
 from oncelog_server.runtime.target import Candidate, Lead
@@ -313,6 +313,37 @@ def test_a_deleted_topic_is_told_once_and_is_not_a_deposition(world: World) -> N
         await node.topics.delete("orders")
         await asyncio.sleep(1)
         assert node.host.told[2:] == [("deleted", p, 0) for p in partitions]
+
+    world.run(story)
+
+
+def test_a_topic_is_left_although_who_deleted_it_died_before_its_partitions_went(
+    world: World,
+) -> None:
+    async def story() -> None:
+        node = await world.node("n1").start()
+        put_topic(world, "n1")
+        await World.until(lambda: node.leads(P0) == 1)
+        world.server.txn([], [Delete(keys.topic_key("t"))])
+        await asyncio.sleep(1)
+        assert node.elections.led() == [], "nobody leads what is no more"
+
+    world.run(story)
+
+
+def test_a_topic_that_is_made_or_deleted_is_news_to_its_own_replicas_alone(world: World) -> None:
+    async def story() -> None:
+        node = await world.node("n1").start()
+        put_topic(world, "n1", partitions=3)
+        await World.until(lambda: len(node.elections.led()) == 3)
+        await asyncio.sleep(1)
+        told = {key: len(isrs) for key, isrs in node.host.isrs.items()}
+        await node.topics.create("other", 2, 1, {})
+        await World.until(lambda: len(node.elections.led()) == 5)
+        await node.topics.delete("other")
+        await World.until(lambda: len(node.elections.led()) == 3)
+        now = {key: len(isrs) for key, isrs in node.host.isrs.items()}
+        assert {key: now[key] for key in told} == told, "they are ticked for nothing"
 
     world.run(story)
 

@@ -151,11 +151,11 @@ class Elections:
     def _view_changed(self, changed: frozenset[str]) -> None:
         """What we lead is judged in the turn that shows a change; standing waits for the round."""
         touched = {partition_of_key(key) for key in changed if key.startswith(PARTITIONS)}
+        if names := [key.removeprefix(TOPICS) for key in changed if key.startswith(TOPICS)]:
+            touched |= self._of_topics(names)
         self._rounds.call(touched)
-        if any(key.startswith((TOPICS, BOOTS)) for key in changed):
+        if any(key.startswith(BOOTS) for key in changed):
             self._rounds.call_all()
-        if any(key.startswith(TOPICS) for key in changed):
-            touched = set(self._held.histories)
         for partition in sorted(touched & self._held.histories.keys()):
             history = self._held.histories[partition]
             entry = self._view.entry(partition)
@@ -167,6 +167,22 @@ class Elections:
                 history, entry
             ):
                 self._held.stop_following(partition, history)
+
+    def _of_topics(self, names: Sequence[str]) -> set[PartitionId]:
+        """Partitions that topics of these names have, and those here whose topics stand no more:
+        which ids they had the view does not tell. A change of one topic is about its own: whoever
+        is told of something is ticked for a while, and there may be thousands at rest."""
+        topics = [topic for name in names if (topic := self._view.topic(name)) is not None]
+        stand = {
+            PartitionId(topic.topic_id, number)
+            for topic in topics
+            for number in range(topic.partitions)
+        }
+        return stand.union(
+            partition
+            for partition in self._held.histories
+            if self._view.topic_by_id(partition.topic_id) is None
+        )
 
     def _look_at_led(self, partition: PartitionId, history: History, entry: Entry) -> None:
         match self._held.judge(history, entry):
