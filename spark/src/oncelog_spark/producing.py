@@ -1,7 +1,9 @@
 """What one task attempt writes: its rows, under a writer number of its own.
 
 Rows are collected up to a size, split by partition, and handed to the client's writer, which
-delivers them in order while the next ones are being collected. A batch that a leader refuses fails
+delivers them in order while the next ones are being collected. Where no row says where it goes,
+there is nothing to split: the rows of a message are enough then, and a large batch of Spark goes as
+it is. A batch that a leader refuses fails
 the task.
 
 Invariants: sequences count from 0 per partition of this writer; what `finish` reports stands in the
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from oncelog._core.batching import BATCH_BYTES
 from oncelog.writer import Writer
 from oncelog_spark.batch_transaction import Entered, TransactionLost
 from oncelog_spark.manifest import PartCount
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
 # Rows are collected up to this size, then split by partition.
 COLLECT_BYTES: Final = 4 * 1024 * 1024
+# Columns that may send the rows of a batch to several places.
+WHERE_COLUMNS: Final = frozenset({"key", "partition", "topic"})
 
 
 class TaskProducer:
@@ -57,7 +62,8 @@ class TaskProducer:
             return
         self._collected.append(batch)
         self._collected_bytes += batch.nbytes
-        if self._collected_bytes >= COLLECT_BYTES:
+        goes_together = WHERE_COLUMNS.isdisjoint(batch.schema.names)
+        if self._collected_bytes >= (BATCH_BYTES if goes_together else COLLECT_BYTES):
             self._send_collected()
 
     def finish(self) -> tuple[PartCount, ...]:

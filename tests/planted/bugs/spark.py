@@ -297,8 +297,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_spark.fetch:RangeReader.__iter__",
-                "if self._open:",
-                "if len(self._open) == len(read):",
+                "self._open = [one for one in self._open if one.position < one.range.end]",
+                "self._open *= all(one.position < one.range.end for one in self._open)",
             ),
         ),
         {

@@ -193,7 +193,9 @@ BUGS: Final = (
         "I34: what a task reports stands in the journals, durable, and is all that it wrote",
         (
             Edit(
-                "oncelog.writer:Writer.finish", "        self._wait(lambda: not self._open)\n", ""
+                "oncelog.writer:Writer.finish",
+                "        self._wait(lambda: not self._outstanding)\n",
+                "",
             ),
             Edit("oncelog.writer:Writer.finish", "if written != self._sent:", "if False:"),
         ),
@@ -208,9 +210,12 @@ BUGS: Final = (
         "I34: what a task reports is all that it wrote: a batch that failed is none of it",
         (
             Edit(
-                "oncelog.writer:Writer.finish",
-                "self._wait(lambda: not self._open)",
-                "self._wait(lambda: not self._outstanding)",
+                "oncelog.aio.sender:Sender._lose",
+                "for batch in batches:\n            _end(batch, batch.doubt.as_reported(error))\n"
+                "        self._on_settled(sum(batch.size for batch in batches))",
+                "self._on_settled(sum(batch.size for batch in batches))\n"
+                "        for batch in batches:\n"
+                "            _end(batch, batch.doubt.as_reported(error))",
             ),
             Edit("oncelog.writer:Writer.finish", "if written != self._sent:", "if False:"),
         ),

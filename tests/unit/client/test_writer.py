@@ -166,8 +166,8 @@ def test_i34_what_was_refused_fails_whoever_goes_on(of: Leader, protocol: Protoc
 def test_i34_what_makes_room_is_not_yet_written(
     of: Leader, protocol: Protocol, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a batch that failed there is room before there is an error: who finishes between the two
-    must not take it for written."""
+    """Were there room before there is an error, who finishes between the two would take a batch
+    that failed for written."""
     made_room = Writer._settled
 
     def slowly(self: Writer, size: int) -> None:

@@ -87,9 +87,23 @@ def test_rows_are_collected_before_they_are_split(
 def test_rows_without_a_key_stay_together_and_move_on_with_each_split(
     of: Leader, protocol: Protocol, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(producing, "COLLECT_BYTES", 1)
+    monkeypatch.setattr(producing, "BATCH_BYTES", 1)
     produce(protocol, [rows([0, 1]), rows([2]), rows([3])], unkeyed=4)
     assert of.taken == {1: [(0, [b"0", b"1"])], 2: [(0, [b"2"])], 0: [(0, [b"3"])]}
+
+
+def test_a_large_batch_of_which_no_row_says_where_it_goes_goes_as_it_is(
+    of: Leader, protocol: Protocol, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producing, "BATCH_BYTES", 500)
+    monkeypatch.setattr(producing, "COLLECT_BYTES", 2_000)
+    large = [rows(range(low, low + 100)) for low in (0, 100, 200)]
+    assert large[0].nbytes > 500
+    produce(protocol, large)
+    assert [len(taken) for taken in of.taken.values()] == [1, 1, 1]
+    of.taken.clear()
+    produce(protocol, [rows(range(low, low + 100), [0] * 100) for low in (0, 100, 200)])
+    assert len(of.taken[0]) < 3, "those that are split are collected first"
 
 
 def test_nothing_to_write_writes_nothing(of: Leader, protocol: Protocol) -> None:

@@ -51,9 +51,8 @@ class Writer:
         identity = Identity(tx_id, producer.producer_id, producer.generation, writer)
         self._protocol = protocol
         self._topics: dict[str, partition_leader_pb2.TopicDescription] = {}
-        # Bytes that are not acknowledged; and batches of which nobody knows how they end.
+        # Bytes of batches of which nobody knows yet how they end.
         self._outstanding = 0
-        self._open = 0
         self._sent = 0
         self._error: errors.OncelogError | None = None
         # Guards all of these.
@@ -104,8 +103,9 @@ class Writer:
             compression=records.Compression.NONE,
             max_batch_bytes=max_batch_bytes_of(described.configs),
         )
+        latest_us = None if "timestamp" in rows.schema.names else layout.now_us
         rows = records.conform(rows, default_timestamp_us=layout.now_us)
-        for piece in seal_slices(rows, partition, layout):
+        for piece in seal_slices(rows, partition, layout, latest_us):
             if isinstance(piece, Refused):
                 raise piece.error
             part = Part(Deliveries(topic, self), 0, piece.record_count, key, None)
@@ -113,13 +113,12 @@ class Writer:
             self._wait(lambda: self._outstanding <= room)  # noqa: B023
             with self._changed:
                 self._outstanding += len(piece.payload)
-                self._open += 1
                 self._sent += piece.record_count
             self._protocol.post(self._sender.add, Parcel(key, piece, part))
 
     def finish(self) -> list[WriterPart]:
         """Waits until all of it is durable, and says what stands where. Raises what went wrong."""
-        self._wait(lambda: not self._open)
+        self._wait(lambda: not self._outstanding)
 
         async def told(_: AsyncProtocol) -> list[WriterPart]:
             return self._sender.parts()
@@ -133,14 +132,13 @@ class Writer:
     # ------------------------------------------------------------------------------- on the loop
 
     def part_settled(self, _deliveries: Deliveries, part: Part) -> None:
-        """A batch ended, and how: both at once, for who finishes must not see one of them."""
+        """How a batch ended."""
         with self._changed:
-            self._open -= 1
             self._error = self._error or part.error
             self._changed.notify_all()
 
     def _settled(self, size: int) -> None:
-        """There is room again. Of a batch that failed this is told before its error."""
+        """Batches of so many bytes have ended, and how was told before."""
         with self._changed:
             self._outstanding -= size
             self._changed.notify_all()

@@ -35,7 +35,8 @@ ATTEMPT_MS_MAX: Final = 30_000
 
 class Sender:
     """`renew` gives a plain producer a new identity where the old one's sequence broke; None in a
-    transaction. `on_settled` is told the bytes that left memory; how each batch ended, its part."""
+    transaction. `on_settled` is told the bytes that left memory; how each batch ended, its part,
+    and before: who finds no bytes under way knows of each batch how it ended."""
 
     def __init__(
         self,
@@ -106,11 +107,11 @@ class Sender:
         for task in self._tasks:
             task.cancel()
         for lane in self._lanes.values():
-            self._on_settled(sum(batch.size for batch in (*lane.waiting, *lane.flying)))
             for batch in lane.flying:
                 _end(batch, errors.UnknownOutcome("it was closed before this was acknowledged"))
             for batch in lane.waiting:
                 _end(batch, batch.doubt.as_reported(Closed("it was closed before this was sent")))
+            self._on_settled(sum(batch.size for batch in (*lane.waiting, *lane.flying)))
         self._notify()
 
     # ---------------------------------------------------------------------------------- sending
@@ -303,9 +304,9 @@ class Sender:
             )
 
     def _lose(self, batches: list[Numbered], error: errors.OncelogError) -> None:
-        self._on_settled(sum(batch.size for batch in batches))
         for batch in batches:
             _end(batch, batch.doubt.as_reported(error))
+        self._on_settled(sum(batch.size for batch in batches))
 
     # --------------------------------------------------------------------------------- locating
 
