@@ -27,6 +27,8 @@ ROUNDS_MAX: Final = 100_000
 SMALL_BYTES: Final = 512
 LARGE_BYTES: Final = 1 << 20
 FILE_BYTES: Final = 64 << 20
+# Of a file that grows while it is measured.
+GROWN_BYTES_MAX: Final = 1 << 30
 COPY_BYTES: Final = 64 << 20
 PYTHON_STEPS: Final = 20_000
 _ROOT: Final = Path(__file__).parents[1]
@@ -51,6 +53,7 @@ def limits(folder: Path, seconds: float) -> list[Limit]:
     """`folder` is on the disk that the servers write to."""
     small = sync_s(folder, SMALL_BYTES, seconds)
     large = sync_s(folder, LARGE_BYTES, seconds)
+    grown = sync_s(folder, LARGE_BYTES, seconds, grows=True)
     trips = round_trips_s(seconds)
     block = os.urandom(COPY_BYTES)
     target = memoryview(bytearray(COPY_BYTES))
@@ -62,6 +65,9 @@ def limits(folder: Path, seconds: float) -> list[Limit]:
         Limit("such syncs, one after the other", len(small) / sum(small), "1/s"),
         Limit("write and fdatasync of 1 MiB, p50", percentile(large, 50) * 1e3, "ms"),
         Limit("such syncs", len(large) * LARGE_BYTES / sum(large) / 1e6, "MB/s"),
+        Limit(
+            "such syncs, of a file that grows", len(grown) * LARGE_BYTES / sum(grown) / 1e6, "MB/s"
+        ),
         Limit("loopback round trip of 1 byte, p50", percentile(trips, 50) * 1e6, "us"),
         Limit("loopback round trip of 1 byte, p99", percentile(trips, 99) * 1e6, "us"),
         Limit("memory copied", COPY_BYTES / copied / 1e9, "GB/s"),
@@ -71,12 +77,15 @@ def limits(folder: Path, seconds: float) -> list[Limit]:
     ]
 
 
-def sync_s(folder: Path, size: int, seconds: float) -> list[float]:
-    """Each write and sync, into space that is allocated and was written before."""
+def sync_s(folder: Path, size: int, seconds: float, *, grows: bool = False) -> list[float]:
+    """Each write and sync, into space that is allocated and was written before; or of a file that
+    `grows`, as a log's does: where a machine has to find memory and blocks that nobody used for
+    long, that takes several times as long."""
     took = []
+    prepared, file_bytes = (0, GROWN_BYTES_MAX) if grows else (FILE_BYTES, FILE_BYTES)
     with tempfile.TemporaryFile(dir=folder) as file:
         descriptor, block = file.fileno(), bytes(size)
-        for at in range(0, FILE_BYTES, LARGE_BYTES):
+        for at in range(0, prepared, LARGE_BYTES):
             os.pwrite(descriptor, bytes(LARGE_BYTES), at)
         os.fsync(descriptor)
         until = time.perf_counter() + seconds
@@ -84,7 +93,7 @@ def sync_s(folder: Path, size: int, seconds: float) -> list[float]:
             start = time.perf_counter()
             if start >= until:
                 break
-            os.pwrite(descriptor, block, number * size % FILE_BYTES)
+            os.pwrite(descriptor, block, number * size % file_bytes)
             os.fdatasync(descriptor)
             took.append(time.perf_counter() - start)
     return took

@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import venv
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -29,6 +30,7 @@ import click
 
 from benchmarks.kafka_broker import NoKafka, kafka_brokers
 from benchmarks.machine import cpu_seconds
+from benchmarks.sides import remove_deleted
 from oncelog.protocol import Protocol
 from oncelog_spark.jobs.local_cluster import local_cluster
 from oncelogpb.v1 import partition_leader_pb2
@@ -47,6 +49,8 @@ MICRO_ROWS: Final = 50_000
 MICRO_BATCHES: Final = 15
 # The first three are not counted.
 MICRO_BATCHES_MIN: Final = 8
+# After a topic was made, or deleted: until all know of it, and its files are gone.
+REST_S: Final = 1.5
 
 
 class Side:
@@ -79,6 +83,9 @@ class Side:
         """A topic of Kafka, by the client that Spark's connector brings."""
         self.ask(do="create", topic=topic, partitions=partitions)
 
+    def delete(self, topic: str) -> None:
+        self.ask(do="delete", topic=topic)
+
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -104,6 +111,7 @@ class Bench:
 
     sides: dict[str, Side]
     create: dict[str, Callable[[str, int], None]]
+    delete: dict[str, Callable[[str], None]]
     # Whose CPU a side's workload takes: the session and its servers.
     roots: dict[str, list[int]]
     measured: dict[tuple[str, str], Measured] = field(default_factory=dict)
@@ -121,6 +129,18 @@ class Bench:
         kept.seconds.append(answer["seconds"])
         kept.cpu.append(used)
         kept.answers.append(answer)
+
+    def make(self, side: str, topic: str, partitions: int) -> None:
+        """A topic that is there for some time before anybody writes to it: Kafka's idempotent
+        producer, 3.9, can begin a new partition twice, and is refused as out of order for ever."""
+        self.create[side](topic, partitions)
+        time.sleep(REST_S)
+
+    def remove(self, side: str, topic: str) -> None:
+        """What was written: what comes next finds blocks and memory that were in use a moment ago,
+        and nothing of it that is still on its way to the disk."""
+        self.delete[side](topic)
+        time.sleep(REST_S)
 
 
 @click.command()
@@ -174,22 +194,24 @@ def _workload(bench: Bench, name: str, side: str, number: int) -> None:
     if what == "micro":
         source, sink = f"micro-source-p{count}", f"micro-sink-p{count}-{number}"
         if number == 0:
-            bench.create[side](source, partitions)
+            bench.make(side, source, partitions)
             rows = MICRO_ROWS * bench.batches
             bench.sides[side].ask(do="write", topic=source, rows=rows, size=100)
-        bench.create[side](sink, partitions)
+        bench.make(side, sink, partitions)
         request = {"do": "stream", "topic": source, "sink": sink, "rows": MICRO_ROWS}
         bench.run(name, side, counts=number > 0, **request)
+        bench.remove(side, sink)
         return
     topic = f"written-{size}-p{count}-{number}"
     if what == "write":
-        bench.create[side](topic, partitions)
+        bench.make(side, topic, partitions)
         request = {"do": "write", "topic": topic, "rows": bench.rows[size], "size": SIZES[size]}
         bench.run(name, side, counts=number > 0, **request)
+        bench.remove(side, topic)
         return
     source = f"read-{size}-p{count}"
     if number == 0:
-        bench.create[side](source, partitions)
+        bench.make(side, source, partitions)
         bench.sides[side].ask(do="write", topic=source, rows=bench.rows[size], size=SIZES[size])
     bench.run(name, side, counts=number > 0, do="read", topic=source)
 
@@ -234,11 +256,12 @@ def _row(cells: Sequence[str], *, markdown: bool) -> str:
 @contextmanager
 def _bench(folder: Path, master: str, *, with_kafka: bool) -> Iterator[Bench]:
     with ExitStack() as stack:
-        bench = Bench({}, {}, {})
+        bench = Bench({}, {}, {}, {})
         bootstrap = stack.enter_context(local_cluster(folder / "oncelog"))
         protocol = stack.enter_context(Protocol(bootstrap))
         bench.sides[OURS] = _side(stack, sys.executable, OURS, {"bootstrap": bootstrap}, master)
         bench.create[OURS] = lambda topic, count: _create(protocol, topic, count)
+        bench.delete[OURS] = lambda topic: _delete(protocol, topic, folder / "oncelog")
         bench.roots[OURS] = [bench.sides[OURS].pid, *_children(bench.sides[OURS].pid)]
         if with_kafka:
             try:
@@ -249,6 +272,7 @@ def _bench(folder: Path, master: str, *, with_kafka: bool) -> Iterator[Bench]:
             server = {"kafka.bootstrap.servers": brokers}
             bench.sides[THEIRS] = _side(stack, str(python), THEIRS, server, master, jars)
             bench.create[THEIRS] = bench.sides[THEIRS].create
+            bench.delete[THEIRS] = bench.sides[THEIRS].delete
             others = {bench.sides[OURS].pid, *bench.roots[OURS]}
             mine = [bench.sides[THEIRS].pid, *_children(bench.sides[THEIRS].pid)]
             bench.roots[THEIRS] = [pid for pid in mine if pid not in others]
@@ -281,6 +305,12 @@ def _side(
 def _create(protocol: Protocol, topic: str, partitions: int) -> None:
     request = partition_leader_pb2.CreateTopicRequest(name=topic, partitions=partitions)
     protocol.led_topic(protocol.call("partition_leader.create_topic", request).topic)
+
+
+def _delete(protocol: Protocol, topic: str, folder: Path) -> None:
+    request = partition_leader_pb2.DeleteTopicRequest(name=topic)
+    protocol.call("partition_leader.delete_topic", request)
+    remove_deleted(folder)
 
 
 def _kafka_spark() -> tuple[Path, list[Path]]:

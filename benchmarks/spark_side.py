@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ WARM_BATCHES = 3
 WHOLE_SHARE = 0.9
 SECONDS_MAX = 600
 NUMBER_DIGITS = 10
+DELETE_AFTER_MS = 1_000
 
 
 class Side:
@@ -62,16 +64,29 @@ class Side:
             shutil.rmtree(folder, ignore_errors=True)
 
     def create(self, topic: str, partitions: int) -> dict[str, float]:
+        """A topic of Kafka, whose files go soon after it."""
+        jvm: Any = self._spark.sparkContext._jvm
+        optional, kafka = jvm.java.util.Optional, jvm.org.apache.kafka.clients.admin
+        new = kafka.NewTopic(topic, optional.of(partitions), optional.empty())
+        settings = jvm.java.util.HashMap()
+        settings.put("file.delete.delay.ms", str(DELETE_AFTER_MS))
+        made = jvm.java.util.Collections.singletonList(new.configs(settings))
+        with closing(self._admin()) as admin:
+            admin.createTopics(made).all().get()
+        return {"seconds": 0.0}
+
+    def delete(self, topic: str) -> dict[str, float]:
         """A topic of Kafka."""
+        jvm: Any = self._spark.sparkContext._jvm
+        with closing(self._admin()) as admin:
+            admin.deleteTopics(jvm.java.util.Collections.singletonList(topic)).all().get()
+        return {"seconds": 0.0}
+
+    def _admin(self) -> Any:
         jvm: Any = self._spark.sparkContext._jvm
         settings = jvm.java.util.Properties()
         settings.put("bootstrap.servers", self._server["kafka.bootstrap.servers"])
-        optional, kafka = jvm.java.util.Optional, jvm.org.apache.kafka.clients.admin
-        new = kafka.NewTopic(topic, optional.of(partitions), optional.empty())
-        admin = kafka.AdminClient.create(settings)
-        admin.createTopics(jvm.java.util.Collections.singletonList(new)).all().get()
-        admin.close()
-        return {"seconds": 0.0}
+        return jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
 
     def _stream(self, topic: str, sink: str, rows: int, folder: Path) -> dict[str, float]:
         reader = self._spark.readStream.format(self._system).options(**self._server)

@@ -63,11 +63,6 @@ def read_head(message: memoryview) -> Head:
         raise Malformed(f"metadata points outside of itself ({error})") from None
 
 
-def is_compressed(message: memoryview) -> bool:
-    """True where loading the message would decompress it. Raises Malformed."""
-    return read_head(message).compressed
-
-
 def codec_of(message: memoryview) -> int | None:
     """LZ4_FRAME or ZSTD; None: loading the message decompresses nothing. A fifth of the work of
     `read_head`, of a message that it once accepted. Raises Malformed."""

@@ -128,7 +128,7 @@ def needs_offload(encoding: int, payload: bytes | memoryview) -> bool:
     if len(payload) > ARROW_OFFLOAD_BYTES or _WITH_ARROW not in sys.modules:
         return True
     try:
-        return arrow_message.is_compressed(memoryview(payload))
+        return arrow_message.codec_of(memoryview(payload)) is not None
     except Malformed:
         return False
 
