@@ -1,5 +1,6 @@
 """Which replicas of a process something is to be done for, and when the others are looked at: one
-queue of deadlines, turned once a tick, so that who rests costs nothing (docs/adr/0082).
+queue of deadlines, turned once a tick while somebody is busy, and else when a look is due, so that
+who rests costs nothing (docs/adr/0082).
 
     stir ──► busy: ticked, and a report each second ──► it says for how long it rests
       ▲                                                          │
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import islice
 from typing import Final, Protocol
 
@@ -29,6 +31,11 @@ from oncelog_server.core.timers import Timers
 BUSY_AT_ONCE: Final = 500
 RESTING_AT_ONCE: Final = 50
 REPORTS_AT_ONCE: Final = 100
+# Who rests for LONG_REST_MS and more is looked at with others, up to this much before his time.
+LOOKS_TOGETHER_MS: Final = 1_000
+LONG_REST_MS: Final = 10_000
+# While nobody is busy, deadlines are read anew so often: clocks and the loop's time may differ.
+IDLE_MS_MAX: Final = 1_000
 # And then the loop gets so many times what these took.
 REPORT_REST: Final = 3
 
@@ -66,6 +73,8 @@ class Agenda:
         self._busy: dict[PartitionId, Looked] = {}
         self._resting: dict[PartitionId, Looked] = {}
         self._looks: Timers[PartitionId] = Timers()
+        # Somebody was stirred.
+        self._woken = asyncio.Event()
 
     @property
     def busy(self) -> list[Looked]:
@@ -83,6 +92,7 @@ class Agenda:
         if self._resting.pop(partition, None) is not None:
             self._looks.cancel(partition)
         self._stirred[partition] = replica
+        self._woken.set()
 
     def drop(self, partition: PartitionId) -> None:
         """It is no more."""
@@ -90,6 +100,21 @@ class Agenda:
         self._busy.pop(partition, None)
         if self._resting.pop(partition, None) is not None:
             self._looks.cancel(partition)
+
+    async def next_turn(self, tick_ms: int) -> None:
+        """Returns when a turn is due: a tick later, or a tick after somebody was stirred, or when
+        the first of those at rest is to be looked at."""
+        await asyncio.sleep(tick_ms / 1000)
+        while not self._busy and not self._stirred:
+            look_ms = self._looks.next_ms()
+            left_ms = IDLE_MS_MAX if look_ms is None else look_ms - self._now_ms()
+            if left_ms <= 0:
+                return
+            self._woken.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left_ms, IDLE_MS_MAX) / 1000):
+                    await self._woken.wait()
+                await asyncio.sleep(tick_ms / 1000)
 
     def turn(self) -> None:
         """A tick of the process."""
@@ -101,7 +126,7 @@ class Agenda:
         for partition in list(self._looks.due(RESTING_AT_ONCE)):
             replica = self._resting[partition]
             # Before the look: what that stirs stays so.
-            self._looks.set(partition, now_ms + max(replica.rests_ms, 1))
+            self._looks.set(partition, _look_at(now_ms, max(replica.rests_ms, 1)))
             replica.look()
             if partition in self._resting and not replica.rests_ms:
                 self.stir(replica)
@@ -120,7 +145,7 @@ class Agenda:
         replica.tick()
         if (rests_ms := replica.rests_ms) and partition in self._busy:
             self._resting[partition] = self._busy.pop(partition)
-            self._looks.set(partition, self._now_ms() + rests_ms)
+            self._looks.set(partition, _look_at(self._now_ms(), rests_ms))
 
     def wake(self) -> None:
         """Something changed in etcd. Who rests waits for nobody."""
@@ -146,3 +171,8 @@ class Agenda:
         assert len(busy) == len(self._busy) + len(self._stirred)
         assert all(partition in self._looks for partition in self._resting), "looked at for ever"
         assert len(self._looks) == len(self._resting)
+
+
+def _look_at(now_ms: int, rests_ms: int) -> int:
+    look_ms = now_ms + rests_ms
+    return look_ms if rests_ms < LONG_REST_MS else look_ms - look_ms % LOOKS_TOGETHER_MS

@@ -181,6 +181,10 @@ class Hosting:
     def _wake(self) -> None:
         self.agenda.wake()
 
+    async def next_tick(self, tick_ms: int) -> None:
+        """Returns when `tick` is to be called: seldom, while all rest."""
+        await self.agenda.next_turn(tick_ms)
+
     def tick(self) -> None:
         self.agenda.turn()
 

@@ -64,7 +64,7 @@ class Housekeeping:
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(self._tick_ms / 1000)
+            await self._hosting.next_tick(self._tick_ms)
             self._hosting.tick()
 
     async def _keep(self) -> None:

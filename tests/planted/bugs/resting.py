@@ -155,4 +155,15 @@ BUGS: Final = (
             ): "each is told what stands there"
         },
     ),
+    Bug(
+        "stirred-while-all-rest-and-not-woken",
+        "I30: whoever is stirred is ticked a tick later, also where nobody else is busy",
+        (Edit("oncelog_server.runtime.agenda:Agenda.stir", "self._woken.set()", "pass"),),
+        {
+            unit(
+                "runtime/test_agenda",
+                "test_i30_who_is_stirred_while_nobody_is_busy_waits_for_no_look",
+            ): "assert False"
+        },
+    ),
 )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from oncelog_server.core.ids import PartitionId, TopicId
 from oncelog_server.runtime.agenda import BUSY_AT_ONCE, REPORTS_AT_ONCE, RESTING_AT_ONCE, Agenda
+from tests.simulation.virtual_time import VirtualTimeLoop, run
 
 TICK_MS = 100
 
@@ -165,3 +166,62 @@ def test_nobody_is_forgotten(steps: list[tuple[str, int]]) -> None:
     turns(agenda, 6)
     for number, one in replicas.items():
         assert ((one.ticks, one.looks) != before[number]) == (number in there)
+
+
+def test_a_turn_comes_each_tick_while_somebody_is_busy_and_seldom_while_all_rest() -> None:
+    loop = VirtualTimeLoop()
+    replicas = [Replica(number, 0) for number in range(100)]
+
+    async def main() -> list[float]:
+        agenda, times = Agenda(lambda: round(loop.time() * 1000)), []
+        for replica in replicas:
+            agenda.stir(replica)
+
+        async def serve() -> None:
+            while True:
+                await agenda.next_turn(TICK_MS)
+                times.append(loop.time())
+                agenda.turn()
+                agenda.check()
+
+        serving = asyncio.ensure_future(serve())
+        await asyncio.sleep(1.05)
+        assert len(times) == 10, "somebody is busy"
+        for number, replica in enumerate(replicas):
+            replica.rests_ms = 20_000 + 100 * number
+        await asyncio.sleep(120)
+        assert all(4 <= replica.looks <= 6 for replica in replicas)
+        # Looks of a second come in one turn; where that is due a tick later than a whole second,
+        # in two.
+        assert len(times) < 10 + 2 * 120, "all rest"
+        began, ticks = loop.time(), replicas[7].ticks
+        replicas[7].rests_ms = 0
+        agenda.stir(replicas[7])
+        await asyncio.sleep(TICK_MS / 1000 + 0.001)
+        assert replicas[7].ticks == ticks + 1, "stirred: a tick later"
+        assert times[-1] - began <= TICK_MS / 1000 + 0.001
+        serving.cancel()
+        return times
+
+    run(main(), loop)
+
+
+def test_i30_who_is_stirred_while_nobody_is_busy_waits_for_no_look() -> None:
+    loop = VirtualTimeLoop()
+    waited: list[float] = []
+
+    async def main() -> None:
+        agenda, sleeper = Agenda(lambda: round(loop.time() * 1000)), Replica(0, 60_000)
+        agenda.stir(sleeper)
+        agenda.turn()
+        for pause_s in (0.0, 0.05, 0.35, 7.77, 59.0):
+            turned = asyncio.ensure_future(agenda.next_turn(TICK_MS))
+            await asyncio.sleep(pause_s)
+            began = loop.time()
+            agenda.stir(sleeper)
+            await turned
+            waited.append(loop.time() - began)
+            agenda.turn()
+
+    run(main(), loop)
+    assert all(wait_s <= TICK_MS / 1000 + 0.001 for wait_s in waited), waited

@@ -22,12 +22,15 @@ def test_free_space_is_looked_at_while_thousands_note_what_is_synced() -> None:
     def nothing(*_: object) -> None:
         return None
 
+    async def tick(tick_ms: int) -> None:
+        await asyncio.sleep(tick_ms / 1000)
+
     async def forever() -> None:
         await asyncio.sleep(1_000)
 
     stands: dict[str, Any] = {
         "view": SimpleNamespace(topics=list, etcd_status=lambda: (1, True)),
-        "hosting": SimpleNamespace(tick=nothing, note=note),
+        "hosting": SimpleNamespace(next_tick=tick, tick=nothing, note=note),
         "handing_over": SimpleNamespace(look=nothing),
         "topics": SimpleNamespace(free_names=forever),
         "links": SimpleNamespace(count=0),
