@@ -31,13 +31,13 @@ from oncelog_server.core.timers import Timers
 BUSY_AT_ONCE: Final = 500
 RESTING_AT_ONCE: Final = 50
 REPORTS_AT_ONCE: Final = 100
+# And then the loop gets so many times what these took.
+REPORT_REST: Final = 3
 # Who rests for LONG_REST_MS and more is looked at with others, up to this much before his time.
 LOOKS_TOGETHER_MS: Final = 1_000
 LONG_REST_MS: Final = 10_000
 # While nobody is busy, deadlines are read anew so often: clocks and the loop's time may differ.
 IDLE_MS_MAX: Final = 1_000
-# And then the loop gets so many times what these took.
-REPORT_REST: Final = 3
 
 
 class Looked(Protocol):
@@ -174,5 +174,6 @@ class Agenda:
 
 
 def _look_at(now_ms: int, rests_ms: int) -> int:
+    """When who rests for so long is looked at."""
     look_ms = now_ms + rests_ms
     return look_ms if rests_ms < LONG_REST_MS else look_ms - look_ms % LOOKS_TOGETHER_MS

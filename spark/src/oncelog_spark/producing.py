@@ -3,8 +3,7 @@
 Rows are collected up to a size, split by partition, and handed to the client's writer, which
 delivers them in order while the next ones are being collected. Where no row says where it goes,
 there is nothing to split: the rows of a message are enough then, and a large batch of Spark goes as
-it is. A batch that a leader refuses fails
-the task.
+it is. A batch that a leader refuses fails the task.
 
 Invariants: sequences count from 0 per partition of this writer; what `finish` reports stands in the
 journals, durable; nothing of it is visible before the driver names this writer in the manifest.
