@@ -65,7 +65,7 @@ def read_head(message: memoryview) -> Head:
 
 def codec_of(message: memoryview) -> int | None:
     """LZ4_FRAME or ZSTD; None: loading the message decompresses nothing. A fifth of the work of
-    `read_head`, of a message that it once accepted. Raises Malformed."""
+    `read_head`; of a message that it refuses this may say anything. Raises Malformed."""
     try:
         flat = _Flat(bytes(message[PREFIX_BYTES : PREFIX_BYTES + METADATA_BYTES_MAX]))
         batch = flat.table(flat.reference(0), 2)

@@ -19,7 +19,7 @@ from oncelog_server.core.role import Role, RoleEnv
 from oncelog_server.core.roles import role_of
 from oncelog_server.runtime.agenda import Agenda
 from oncelog_server.runtime.etcd.cluster_view import ClusterView
-from oncelog_server.runtime.etcd.keys import BOOTS, PARTITIONS, TOPICS, partition_of_key
+from oncelog_server.runtime.etcd.keys import BOOTS, PARTITIONS, partition_of_key
 from oncelog_server.runtime.outside import Outside
 from oncelog_server.runtime.pace import Pace
 from oncelog_server.runtime.participants import handlers_of
@@ -166,8 +166,7 @@ class Hosting:
 
     def view_changed(self, view: ClusterView, changed: frozenset[str]) -> None:
         """Keys of etcd."""
-        names = [key.removeprefix(TOPICS) for key in changed if key.startswith(TOPICS)]
-        topics = [topic for name in names if (topic := view.topic(name)) is not None]
+        topics = view.topics_of(changed)
         is_about_nodes = any(key.startswith(BOOTS) for key in changed)
         partitions = [partition_of_key(key) for key in changed if key.startswith(PARTITIONS)]
         self._waking.call()

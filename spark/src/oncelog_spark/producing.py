@@ -21,7 +21,7 @@ from oncelog._core.batching import BATCH_BYTES
 from oncelog.writer import Writer
 from oncelog_spark.batch_transaction import Entered, TransactionLost
 from oncelog_spark.manifest import PartCount
-from oncelog_spark.routing import route, topics_of
+from oncelog_spark.routing import WHERE_COLUMNS, route, topics_of
 from oncelog_spark.schema import joined
 from oncelogpb import errors
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 # Rows are collected up to this size, then split by partition.
 COLLECT_BYTES: Final = 4 * 1024 * 1024
-# Columns that may send the rows of a batch to several places.
-WHERE_COLUMNS: Final = frozenset({"key", "partition", "topic"})
 
 
 class TaskProducer:

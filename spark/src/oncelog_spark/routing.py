@@ -21,6 +21,8 @@ from oncelog._core.partitioners import crc32_hashes
 
 # Columns that become the record; the others say where it goes.
 RECORD_COLUMNS: Final = ("key", "value", "timestamp", "headers")
+# Those by which rows may go to several places; without any of them all go to one.
+WHERE_COLUMNS: Final = frozenset({"key", "partition", "topic"})
 
 
 class RoutingError(ValueError):

@@ -172,8 +172,9 @@ def test_a_turn_comes_each_tick_while_somebody_is_busy_and_seldom_while_all_rest
     loop = VirtualTimeLoop()
     replicas = [Replica(number, 0) for number in range(100)]
 
-    async def main() -> list[float]:
-        agenda, times = Agenda(lambda: round(loop.time() * 1000)), []
+    async def main() -> None:
+        agenda = Agenda(lambda: round(loop.time() * 1000))
+        times: list[float] = []
         for replica in replicas:
             agenda.stir(replica)
 
@@ -201,7 +202,6 @@ def test_a_turn_comes_each_tick_while_somebody_is_busy_and_seldom_while_all_rest
         assert replicas[7].ticks == ticks + 1, "stirred: a tick later"
         assert times[-1] - began <= TICK_MS / 1000 + 0.001
         serving.cancel()
-        return times
 
     run(main(), loop)
 

@@ -163,6 +163,12 @@ class ClusterView:
             raise Unavailable("etcd does not answer; try again") from error
         return found is not None and keys.decode_boot(key, found.value).node_id == node_id
 
+    def topics_of(self, changed: Keys) -> list[TopicInfo]:
+        """Of the keys that changed, the topics that stand now. One that is gone has no id any
+        more."""
+        names = (key.removeprefix(keys.TOPICS) for key in changed if key.startswith(keys.TOPICS))
+        return [topic for name in names if (topic := self.topic(name)) is not None]
+
     async def is_gone(self, topic_id: TopicId) -> bool:
         """See the port. Of an id that a client once learned: a topic under creation is unknown
         to everybody. Raises Unavailable where etcd does not answer."""

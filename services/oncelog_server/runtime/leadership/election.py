@@ -151,8 +151,8 @@ class Elections:
     def _view_changed(self, changed: frozenset[str]) -> None:
         """What we lead is judged in the turn that shows a change; standing waits for the round."""
         touched = {partition_of_key(key) for key in changed if key.startswith(PARTITIONS)}
-        if names := [key.removeprefix(TOPICS) for key in changed if key.startswith(TOPICS)]:
-            touched |= self._of_topics(names)
+        if any(key.startswith(TOPICS) for key in changed):
+            touched |= self._of_topics(changed)
         self._rounds.call(touched)
         if any(key.startswith(BOOTS) for key in changed):
             self._rounds.call_all()
@@ -168,14 +168,13 @@ class Elections:
             ):
                 self._held.stop_following(partition, history)
 
-    def _of_topics(self, names: Sequence[str]) -> set[PartitionId]:
-        """Partitions that topics of these names have, and those here whose topics stand no more:
-        which ids they had the view does not tell. A change of one topic is about its own: whoever
-        is told of something is ticked for a while, and there may be thousands at rest."""
-        topics = [topic for name in names if (topic := self._view.topic(name)) is not None]
+    def _of_topics(self, changed: frozenset[str]) -> set[PartitionId]:
+        """Partitions of the topics that changed, and those here whose topics stand no more: which
+        ids they had the view does not tell. A change of one topic is about its own: whoever is told
+        of something is ticked for a while, and there may be thousands at rest."""
         stand = {
             PartitionId(topic.topic_id, number)
-            for topic in topics
+            for topic in self._view.topics_of(changed)
             for number in range(topic.partitions)
         }
         return stand.union(
