@@ -23,7 +23,7 @@ import pytest
 from oncelog_server.core.ids import PLAIN_PRODUCER_BIT, compose_generation, compose_tx_id
 from oncelog_server.runtime.loopback_ports import free_ports
 from oncelogpb import calls
-from oncelogpb.errors import LimitExceeded, OncelogError, TooLarge, from_status
+from oncelogpb.errors import LimitExceeded, Loading, OncelogError, TooLarge, from_status
 from oncelogpb.v1 import coordinator_pb2 as tx_pb
 from oncelogpb.v1 import partition_leader_pb2 as log_pb
 from oncelogpb.v1 import types_pb2 as pb
@@ -100,7 +100,13 @@ class Crowd:
             self.cluster.address(role), options=calls.CHANNEL_OPTIONS
         )
         try:
-            return await calls.unary(channel, role, method, request, CALL_MS)
+            async with asyncio.timeout(PATIENCE_S):
+                while True:
+                    try:
+                        return await calls.unary(channel, role, method, request, CALL_MS)
+                    except Loading:
+                        # It leads, and does not know yet what was acknowledged before.
+                        await asyncio.sleep(0.05)
         finally:
             await channel.close(None)
 
