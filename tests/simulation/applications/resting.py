@@ -74,8 +74,8 @@ async def feed_rarely(day: Day, log: RecordedLog) -> None:
 
 
 async def follow_quiet(day: Day, log: RecordedLog) -> None:
-    """Lives on while its topic is quiet: its group must not forget it meanwhile."""
-    producer = await log.transactional_producer(**day.transactional_options())
+    """Lives on while its topic is quiet: its group must not forget it meanwhile. The consumer comes
+    first: where a producer has to be waited for, longer than groups are remembered, it lives."""
     consumer = await log.consumer(
         ["quiet"],
         group=day.group("quiet", "quiet"),
@@ -83,6 +83,7 @@ async def follow_quiet(day: Day, log: RecordedLog) -> None:
         pending_timeout_ms=PENDING_MS,
         **_signs(),
     )
+    producer = await log.transactional_producer(**day.transactional_options())
     while day.goes_on("quiet"):
         batch = await consumer.poll(POLL_S)
         if batch is None:
