@@ -29,7 +29,7 @@ from typing import Any, Final
 import click
 
 from benchmarks.kafka_broker import NoKafka, kafka_brokers
-from benchmarks.machine import cpu_seconds
+from benchmarks.machine import cpu_seconds, use_free_memory
 from benchmarks.sides import remove_deleted
 from oncelog.protocol import Protocol
 from oncelog_spark.jobs.local_cluster import local_cluster
@@ -120,6 +120,7 @@ class Bench:
     batches: int = MICRO_BATCHES
 
     def run(self, workload: str, side: str, *, counts: bool, **request: Any) -> None:
+        use_free_memory()
         before = cpu_seconds(self.roots[side])
         answer = self.sides[side].ask(**request)
         used = cpu_seconds(self.roots[side]).since(before).ours
