@@ -260,10 +260,11 @@ class FakeDisk:
             self._writer = asyncio.Lock()
         inodes = [_fake(write.file) for write in writes]
         held = [file.inode for file in inodes]
+        # Beside the sync of the one before, which may make some of it durable, or fail over it.
+        for write, file, inode in zip(writes, inodes, held, strict=True):
+            self._write(file, inode, write.position, b"".join(write.chunks))
         async with self._writer:
             self._require_alive()
-            for write, file, inode in zip(writes, inodes, held, strict=True):
-                self._write(file, inode, write.position, b"".join(write.chunks))
             low, high = self._delay_ms
             await asyncio.sleep(self._platter.chance.uniform(low, high) / 1000)
             if not self._commits_go_on.is_set():

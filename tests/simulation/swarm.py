@@ -136,6 +136,7 @@ def plan_of(seed: int, without: Collection[str] = ()) -> Plan:
             *_settings(chance),
             *copies.settings,
             *_control_journals(seed),
+            *_commits_ahead(seed),
             *dict.fromkeys(needed),
         ),
         spice=_spice(chance),
@@ -290,6 +291,12 @@ def _control_journals(seed: int) -> Sequence[str]:
     """On some days coordinators keep next to nothing of what they need no more."""
     chance = random.Random(f"control journals {seed}")
     return ("node.control_journal_bytes_max=4000",) if chance.random() < 0.4 else ()
+
+
+def _commits_ahead(seed: int) -> Sequence[str]:
+    """On some days whatever is appended beside a commit is written at once."""
+    chance = random.Random(f"commits ahead {seed}")
+    return ("node.commit_ahead_bytes=1",) if chance.random() < 0.4 else ()
 
 
 def _faults(chance: random.Random, names: Sequence[str]) -> list[str]:

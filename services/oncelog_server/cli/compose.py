@@ -357,6 +357,7 @@ def limits_of(config: NodeConfig) -> NodeLimits:
         snapshot_every_bytes=config.snapshot_every_bytes,
         tick_ms=config.tick_ms,
         tail_bytes_max=config.tail_bytes_max,
+        commit_ahead_bytes=config.commit_ahead_bytes,
         control_journal_bytes_max=config.control_journal_bytes_max,
         compaction_map_bytes=config.compaction_map_bytes,
         rack=config.rack,

@@ -134,7 +134,12 @@ class Node:
             outside.etcd, cluster_id=record.cluster_id, guard=identity, on_fatal=self._fail
         )
         await self._view.start()
-        self._commit = GroupCommit(outside.disk, on_commit=self._committed, on_fatal=self._fail)
+        self._commit = GroupCommit(
+            outside.disk,
+            ahead_bytes=self._limits.commit_ahead_bytes,
+            on_commit=self._committed,
+            on_fatal=self._fail,
+        )
         self._free_space.watch(self._commit)
         self._assemble(self._view, self._commit, record.min_insync_replicas)
         self._instruct_guard(self._view)

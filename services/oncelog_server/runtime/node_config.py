@@ -90,6 +90,9 @@ class NodeConfig:
     segment_bytes: int = 256 * MIB
     # Journal bytes between two snapshots of a machine. More: longer recovery, fewer writes.
     snapshot_every_bytes: int = 64 * MIB
+    # Where so many bytes wait for the disk, they are written while what came before them is still
+    # being synced. Less: more and smaller syncs; more: the disk rests while they are collected.
+    commit_ahead_bytes: int = 512 * KIB
     # Of one journal that nothing needs any more and whose parts of ended transactions are worth
     # telling: so many bytes stay, and the oldest go first. Danger: less than a coordinator writes
     # in coordinator.outcome_retention_ms, and GetTransaction tells outcomes without their parts.
@@ -132,6 +135,7 @@ class NodeConfig:
             "hand_over_max_ms",
             "segment_bytes",
             "snapshot_every_bytes",
+            "commit_ahead_bytes",
             "control_journal_bytes_max",
             "compaction_map_bytes",
             "tick_ms",

@@ -66,6 +66,8 @@ class NodeLimits:
     snapshot_every_bytes: int
     tick_ms: int
     tail_bytes_max: int
+    # Where so many bytes wait, they are written beside a sync.
+    commit_ahead_bytes: int = 512 << 10
     # Of a journal that nothing needs and that is worth keeping.
     control_journal_bytes_max: int = 4 << 30
     # For the keys of a pass of compaction.

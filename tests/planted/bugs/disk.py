@@ -61,7 +61,7 @@ BUGS: Final = (
         "I25: what a failed sync leaves in doubt keeps its descriptor",
         (
             Edit(
-                "oncelog_server.runtime.storage.disk:RealDisk._write_and_sync_all",
+                "oncelog_server.runtime.storage.disk:RealDisk._sync_touched",
                 "has_names = self._sync_all(list(touched))\n"
                 "        for file, last in written:\n            file.synced(last)",
                 "for file, last in written:\n            file.synced(last)\n"

@@ -13,8 +13,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.storage.disk:RealDisk.commit",
-                "if self._under_way or not self._is_quick(job):",
-                "if not self._is_quick(job):",
+                "if not self._under_way and self._is_quick(held):",
+                "if self._is_quick(held):",
             ),
         ),
         {

@@ -13,10 +13,10 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.storage.commit:GroupCommit._commit_all",
-                "error = await self._commit(writes, len(taken))",
+                "error = await self._commit(writes, len(taken), before)",
                 "for item, end in taken:\n"
                 "                self._tell(item, end)\n"
-                "            error = await self._commit(writes, len(taken))",
+                "            error = await self._commit(writes, len(taken), before)",
             ),
         ),
         {
@@ -31,7 +31,7 @@ BUGS: Final = (
         "I25: losing power everywhere at once loses nothing acknowledged",
         (
             Edit(
-                "oncelog_server.runtime.storage.disk:RealDisk._write_and_sync_all",
+                "oncelog_server.runtime.storage.disk:RealDisk._sync_touched",
                 "self._sync_all(list(touched))",
                 "False",
             ),

@@ -52,7 +52,7 @@ class Process:
         role = PartitionLeaderRole(PartitionLeaderConfig())
         around = ReplicaEnv(
             clock=loop,
-            commit=GroupCommit(disk),
+            commit=GroupCommit(disk, ahead_bytes=1),
             reporter=self.reporter,
             lease_valid=lambda: True,
             has_room=lambda: self.has_room,

@@ -109,7 +109,7 @@ class Bench:
 
         return ReplicaEnv(
             clock=self.loop,
-            commit=GroupCommit(self.disk, on_commit=commit_done),
+            commit=GroupCommit(self.disk, ahead_bytes=1, on_commit=commit_done),
             reporter=self.reporter,
             lease_valid=lambda: self.lease_valid,
             has_room=lambda: self.has_room,

@@ -19,11 +19,16 @@ from tests.unit.storage.journals import EPOCH_START, append, record, replayed
 class Scene:
     """Journals of one disk under one group commit, and what they were told."""
 
-    def __init__(self, disk: FakeDisk, count: int = 1) -> None:
+    def __init__(self, disk: FakeDisk, count: int = 1, *, ahead_bytes: int = 1 << 20) -> None:
         self.disk = disk
         self.stats: list[CommitStats] = []
         self.fatal: list[BaseException] = []
-        self.commit = GroupCommit(disk, on_commit=self.stats.append, on_fatal=self.fatal.append)
+        self.commit = GroupCommit(
+            disk,
+            ahead_bytes=ahead_bytes,
+            on_commit=self.stats.append,
+            on_fatal=self.fatal.append,
+        )
         self.journals = [Journal.open(disk, f"p{number}") for number in range(count)]
         self.told: list[tuple[int, int | OSError]] = []
 
@@ -307,8 +312,8 @@ def test_a_commit_that_is_cancelled_leaves_nothing_to_be_taken_for_written() -> 
         scene = Scene(FakeDisk(delay_ms=(10, 10)), count=2)
         scene.write(0, "a")
         await asyncio.sleep(0.005)
-        assert scene.commit._running is not None
-        scene.commit._running.cancel()
+        (running,) = scene.commit._running
+        running.cancel()
         await scene.commit.flush()
         scene.write(1, "a")
         await scene.commit.flush()

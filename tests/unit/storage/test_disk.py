@@ -279,7 +279,7 @@ def test_a_journal_on_the_real_disk_comes_back(tmp_path: Path) -> None:
     disk = RealDisk(tmp_path)
 
     async def story() -> None:
-        commit = GroupCommit(disk)
+        commit = GroupCommit(disk, ahead_bytes=1)
         journals = [Journal.open(disk, f"p/{number}", segment_bytes=5000) for number in range(8)]
         ends: list[int] = []
         errors: list[OSError] = []

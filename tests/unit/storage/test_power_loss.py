@@ -59,7 +59,7 @@ class Life:
         journal = self.open()
         self.check(journal)
         self.epoch += 1
-        commit = GroupCommit(self.disk)
+        commit = GroupCommit(self.disk, ahead_bytes=1)
         self._append(journal, EPOCH_START)
         commit.wrote(journal, self._synced, _must_not_fail)
         deadline = asyncio.get_running_loop().time() + crash_after_ms / 1000

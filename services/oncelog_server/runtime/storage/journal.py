@@ -195,7 +195,8 @@ class Journal:
 
     def take_writes(self) -> tuple[list[Write], int]:
         """What the disk was not given yet, and the log end that it leads to. Then call mark_synced
-        or mark_failed, before take_writes again. Raises OSError where a file cannot be made."""
+        or mark_failed, in the order in which it was taken. Raises OSError where a file cannot be
+        made."""
         if self._failed or self._closed:
             return [], self.log_end
         return self._unwritten.take(), self.log_end

@@ -66,7 +66,7 @@ class RealFile:
         self.full_path = full_path
         self.grows_to = grows_to
         found = os.fstat(fd)
-        # Size of the file, allocated zeros included. Only the writer thread uses it.
+        # Size of the file, allocated zeros included. Used by who writes alone.
         self.allocated = found.st_size
         # Since the file was looked at last, by who looks for one that may rest.
         self.was_used = True

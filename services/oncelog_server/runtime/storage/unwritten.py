@@ -1,16 +1,18 @@
 """What a journal has in memory and its disk perhaps not: appended and not given to the disk yet, or
 given and not confirmed.
 
-    push, begin_epoch, note ─► take ─► the disk ─┬─► confirmed
-                                                 └─► failed: these bytes are in doubt
+    push, begin_epoch, note ─► take ─► the disk ─┬─► confirmed, in the order in which it was taken
+                                                 └─► failed: all of these bytes are in doubt
 
-Invariants: one commit is under way at a time; an epoch's entry goes to the disk in one commit with
-its EPOCH_START.
+Invariants: an epoch's entry goes to the disk in one commit with its EPOCH_START; of what is taken
+at several times nothing is confirmed behind something that failed.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from oncelog_server.runtime.storage.epochs import (
     EPOCH_ENTRY_BYTES,
@@ -21,6 +23,14 @@ from oncelog_server.runtime.storage.epochs import (
 from oncelog_server.runtime.storage.identity import Bounds, SyncedEnd
 from oncelog_server.runtime.storage.port import Disk, File, Write
 from oncelog_server.runtime.storage.segment import Segment
+
+
+class _Taken(NamedTuple):
+    """By one commit."""
+
+    # What the segments then have, bytes.
+    sizes: dict[Segment, int]
+    has_note: bool
 
 
 class Unwritten:
@@ -38,19 +48,18 @@ class Unwritten:
         self._frames: list[tuple[Segment, int, list[bytes | memoryview]]] = []
         self._new_epochs: list[EpochEntry] = []
         self._note: Write | None = None
-        # Given and not confirmed: the sizes that the segments then have.
-        self._in_flight: dict[Segment, int] = {}
-        self._note_in_flight = False
+        # Given and not confirmed.
+        self._in_flight: deque[_Taken] = deque()
 
     @property
     def is_in_flight(self) -> bool:
-        """Frames were given to the disk, and are not confirmed."""
+        """Something was given to the disk, and is not confirmed."""
         return bool(self._in_flight)
 
     @property
     def note_is_in_flight(self) -> bool:
         """One was given to the disk, and is not confirmed."""
-        return self._note_in_flight
+        return any(taken.has_note for taken in self._in_flight)
 
     @property
     def has_note(self) -> bool:
@@ -79,7 +88,6 @@ class Unwritten:
 
     def take(self) -> list[Write]:
         """Everything. Raises OSError where a file cannot be made."""
-        assert not self._in_flight, "one commit at a time"
         writes = [Write(segment.file, at, chunks) for segment, at, chunks in self._frames]
         if self._new_epochs:
             entries = [entry.encode() for entry in self._new_epochs]
@@ -87,24 +95,25 @@ class Unwritten:
             writes.append(Write(self._epochs_handle(), first * EPOCH_ENTRY_BYTES, entries))
         if self._note is not None:
             writes.append(self._note)
-        self._in_flight = {segment: segment.size for segment, _, _ in self._frames}
-        self._note_in_flight = self._note is not None
+        if writes:
+            sizes = {segment: segment.size for segment, _, _ in self._frames}
+            self._in_flight.append(_Taken(sizes, self._note is not None))
         self.drop()
         return writes
 
     def confirmed(self) -> None:
-        """What was taken is durable."""
-        for segment, size in self._in_flight.items():
+        """What was taken first is durable. Nothing, where all of it had failed meanwhile."""
+        if not self._in_flight:
+            return
+        taken = self._in_flight.popleft()
+        for segment, size in taken.sizes.items():
             segment.synced = size
-        self._in_flight = {}
-        if self._note_in_flight:
+        if taken.has_note:
             self._synced_end.durable()
-            self._note_in_flight = False
 
     def failed(self) -> None:
-        """What was taken is in doubt."""
-        self._in_flight = {}
-        self._note_in_flight = False
+        """All that was taken is in doubt."""
+        self._in_flight.clear()
 
     def write_frames(self) -> None:
         """To the disk at once. Blocking. Raises OSError."""
