@@ -37,7 +37,7 @@ BUGS: Final = (
         {
             unit(
                 _TESTS, "test_i5_a_disk_that_answers_out_of_turn_has_nobody_told_out_of_turn"
-            ): "Error"
+            ): "assert [0] == [0, 1]"
         },
     ),
     Bug(
@@ -70,6 +70,23 @@ BUGS: Final = (
             unit(
                 _TESTS, "test_with_enough_waiting_a_commit_begins_ahead_and_all_are_told_in_order"
             ): "it is not enough to begin ahead"
+        },
+    ),
+    Bug(
+        "failure-forgets-what-the-disk-has",
+        "what the disk says of bytes that it has holds, whatever became of their journal since",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.journal:Journal.mark_failed",
+                "self._failed = True",
+                "self._failed = True\n        self._unwritten.failed()",
+            ),
+        ),
+        {
+            unit(
+                _TESTS,
+                "test_a_file_that_cannot_be_made_beside_a_commit_leaves_that_commit_what_it_is",
+            ): "it is not in the files"
         },
     ),
     Bug(

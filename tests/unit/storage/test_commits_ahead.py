@@ -7,7 +7,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Sequence
-from errno import EIO
+from errno import EIO, ENOSPC
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from oncelog_server.runtime.storage.disk import RealDisk
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.storage.port import Write
 from oncelog_server.runtime.storage.syscalls import datasync
-from tests.simulation.disk import FakeDisk, Tear
+from tests.simulation.disk import FakeDisk, FakeFile, Tear
 from tests.unit.storage.journals import replayed
 from tests.unit.storage.test_commit import Scene, play
 
@@ -150,6 +150,41 @@ def test_one_that_fails_ahead_fails_nobody_before_it() -> None:
         assert first == (0, 2)
         assert second[0] == 1
         assert isinstance(second[1], OSError)
+
+    play(story())
+
+
+def test_a_file_that_cannot_be_made_beside_a_commit_leaves_that_commit_what_it_is() -> None:
+    """What the disk says of bytes that it has holds, whatever became of their journal since."""
+
+    class Picky(FakeDisk):
+        refuses = False
+
+        def open(self, path: str, *, create: bool = False, grows_to: int = 0) -> FakeFile:
+            if self.refuses:
+                raise OSError(ENOSPC, "no inode left", path)
+            return super().open(path, create=create, grows_to=grows_to)
+
+    async def story() -> None:
+        scene = Scene(disk := Picky(delay_ms=(10, 10)), ahead_bytes=1)
+        (journal,) = scene.journals
+        scene.write(0, "a")
+        await asyncio.sleep(0.002)
+        # The beginning of an epoch needs its file.
+        journal._unwritten.close()
+        disk.refuses = True
+        scene.write(0, "b", epoch=2)
+        await asyncio.sleep(0.002)
+        ((_, failed),) = scene.told
+        assert isinstance(failed, OSError)
+        await scene.commit.flush()
+        assert scene.told[1:] == [(0, 2)]
+        disk.refuses = False
+        # From the files, which memory need not have any more.
+        stored = await journal._segments.read(0, 1 << 20, below=2)
+        assert [one.end for one in stored] == [1, 2], "it is not in the files"
+        journal.abandon_unsynced()
+        assert (journal.log_end, replayed(journal)) == (2, ["a"])
 
     play(story())
 

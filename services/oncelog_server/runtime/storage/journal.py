@@ -208,8 +208,8 @@ class Journal:
         self._tail.trim(self.synced_end)
 
     def mark_failed(self) -> None:
-        """A write or sync failed: what is not synced is in doubt. Reads go on."""
-        self._unwritten.failed()
+        """A write or sync failed: what is not synced is in doubt, but for what the disk may say of
+        a commit that it has. Reads go on."""
         self._failed = True
 
     @property

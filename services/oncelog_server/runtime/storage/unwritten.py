@@ -102,7 +102,7 @@ class Unwritten:
         return writes
 
     def confirmed(self) -> None:
-        """What was taken first is durable. Nothing, where all of it had failed meanwhile."""
+        """What was taken first, of what is not confirmed, is durable, if anything was."""
         if not self._in_flight:
             return
         taken = self._in_flight.popleft()
@@ -112,7 +112,7 @@ class Unwritten:
             self._synced_end.durable()
 
     def failed(self) -> None:
-        """All that was taken is in doubt."""
+        """All that was taken and not confirmed is in doubt; the disk has answered."""
         self._in_flight.clear()
 
     def write_frames(self) -> None:
