@@ -14,8 +14,6 @@ from typing import Final, NamedTuple
 
 SYNC_BYTES: Final = 512
 SYNCS: Final = 300
-# What a round may need of new memory, page cache for what it writes included.
-ROUND_BYTES: Final = 3 << 30
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -68,14 +66,15 @@ def syncs_ms(folder: Path) -> float:
     return statistics.median(took) * 1000
 
 
-def use_free_memory() -> None:
-    """To be called right before a round. On a virtual machine that reports free pages to its host
+def use_free_memory(size: int) -> None:
+    """To be called right before a round that may need so many bytes of new memory, page cache for
+    what it writes included. On a virtual machine that reports free pages to its host
     (balloon) whoever touches one next waits until the host has found another: up to ten times what
     a page costs otherwise, and more for the side that needs more memory in less time. Here it is
     touched by nobody's round."""
     page = mmap.PAGESIZE
     free = os.sysconf("SC_AVPHYS_PAGES") * page
-    size = min(ROUND_BYTES, free // 2) // page * page
+    size = min(size, free // 2) // page * page
     if size:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
         mmap.mmap(-1, size, flags=flags).close()

@@ -17,6 +17,7 @@ import click
 import oncelog
 from benchmarks import ours
 from benchmarks.inputs import Inputs
+from benchmarks.machine import use_free_memory
 from benchmarks.measure import Meter, Result, Shape, Task, Used, credited
 from benchmarks.observer import Look
 from benchmarks.workloads import Workload
@@ -30,6 +31,8 @@ SYNC_EACH: Final = "log.flush.interval.messages=1"
 # The same with three nodes and three copies.
 THREE: Final = "3 nodes"
 THREE_BROKERS: Final = "3 brokers"
+# Of new memory that a round may need: for pages of what it writes, and of what it is read from.
+NEW_BYTES_PER_S: Final = 768 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ class Side:
         """One round of it, over a fresh topic."""
         meter = Meter(seconds, look, os.cpu_count() or 1, self.name)
         self.create(topic, workload.shape.partitions)
+        use_free_memory(int(seconds * NEW_BYTES_PER_S))
         try:
             result = self.run(workload, Task(topic, workload.shape, meter))
         finally:

@@ -49,6 +49,8 @@ MICRO_ROWS: Final = 50_000
 MICRO_BATCHES: Final = 15
 # The first three are not counted.
 MICRO_BATCHES_MIN: Final = 8
+# Of new memory that a round may need.
+ROUND_BYTES: Final = 3 << 30
 # After a topic was made, or deleted: until all know of it, and its files are gone.
 REST_S: Final = 1.5
 
@@ -118,9 +120,10 @@ class Bench:
     # By size of a record.
     rows: dict[str, int] = field(default_factory=dict)
     batches: int = MICRO_BATCHES
+    scale: float = 1.0
 
     def run(self, workload: str, side: str, *, counts: bool, **request: Any) -> None:
-        use_free_memory()
+        use_free_memory(int(ROUND_BYTES * self.scale))
         before = cpu_seconds(self.roots[side])
         answer = self.sides[side].ask(**request)
         used = cpu_seconds(self.roots[side]).since(before).ours
@@ -165,6 +168,7 @@ def main(
     wanted = [name for name in _names() if not only or name.startswith(only)]
     with tempfile.TemporaryDirectory(prefix="bench-spark-") as folder, ExitStack() as stack:
         bench = stack.enter_context(_bench(Path(folder), master, with_kafka=not without_kafka))
+        bench.scale = scale
         bench.rows = {size: int(rows * scale) for size, rows in ROWS.items()}
         bench.batches = max(int(MICRO_BATCHES * scale), MICRO_BATCHES_MIN)
         for number in range(rounds + 1):
