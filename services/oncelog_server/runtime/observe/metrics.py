@@ -14,7 +14,6 @@ from typing import Any, Final
 from prometheus_client import (
     CollectorRegistry,
     Counter,
-    Gauge,
     GCCollector,
     PlatformCollector,
     ProcessCollector,
@@ -24,6 +23,7 @@ from prometheus_client import (
 
 from oncelog_server.runtime.observe.catalogue import PARTITION, Metric, MetricKind, metrics_of
 from oncelog_server.runtime.observe.durations import Durations
+from oncelog_server.runtime.observe.levels import Levels
 from oncelog_server.runtime.observe.logs import Log
 from oncelog_server.runtime.rpc.tls import Asked, TlsFiles
 
@@ -259,7 +259,9 @@ def _collector(metric: Metric, role: str, registry: CollectorRegistry) -> Any:
     if metric.kind is MetricKind.COUNTER:
         return Counter(name, metric.help, metric.exposed_labels, registry=registry)
     if metric.kind is MetricKind.GAUGE:
-        return Gauge(name, metric.help, metric.exposed_labels, registry=registry)
+        levels = Levels(name, metric.help, metric.exposed_labels)
+        registry.register(levels)
+        return levels
     durations = Durations(name, metric.help, metric.exposed_labels)
     registry.register(durations)
     return durations
