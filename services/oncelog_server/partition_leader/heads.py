@@ -98,6 +98,8 @@ def of_block(block: Block, *, with_units: bool) -> Head:
         holes.tell(block.offsets, head)
     if block.unit_count == 1:
         units = block.units
+        # The block's own is that of its last unit, which may have been compacted away.
+        head.time_ms = units.time_ms[0]
         head.tx_id = units.tx_id[0]
         head.producer.producer_id = units.producer_id[0]
         head.producer.generation = units.generation[0]

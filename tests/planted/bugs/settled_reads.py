@@ -12,6 +12,23 @@ READS: Final = "partition_leader/test_settled_reads"
 
 BUGS: Final = (
     Bug(
+        "what-is-left-of-a-unit-became-readable-later",
+        "a record became readable when its transaction did, whatever was compacted since",
+        (
+            Edit(
+                f"{LEADER}.heads:of_block",
+                "head.time_ms = units.time_ms[0]",
+                "",
+            ),
+        ),
+        {
+            unit(
+                "partition_leader/test_compacted_reads",
+                "test_what_one_unit_has_left_is_told_as_it_was_sent",
+            ): "left.time_ms == sent.time_ms"
+        },
+    ),
+    Bug(
         "leader-with-a-damaged-block-leads-on",
         "I26: who cannot read a settled record leaves it to another replica in sync",
         (

@@ -124,6 +124,30 @@ async def settled_steps(log: History, *counts: int, compression: Compression) ->
     return log.world.first
 
 
+def test_what_one_unit_has_left_is_told_as_it_was_sent() -> None:
+    """Also when it became readable: the last one of its block, which is gone, was later."""
+
+    async def story(log: History) -> None:
+        replica = log.world.first
+        for number in range(3):
+            await log.do(Step(1 + number, [number], Compression.NONE, commits=True))
+            log.world.clock.monotonic_ms += 1_000
+        (_, sent, _) = (await log.fetch()).batches
+        replica.settle()
+        assert len(replica.blocks) == 1
+        compact(replica, [0, 2])
+        for with_offsets in (True, False):
+            request = fetch(0)
+            request.with_offsets = with_offsets
+            ((left,),) = [one.batches for one in await log.fetch_all(request)]
+            assert left.time_ms == sent.time_ms
+            assert (left.tx_id, left.producer) == (sent.tx_id, sent.producer)
+            assert (left.writer, left.base_sequence) == (sent.writer, sent.base_sequence)
+            assert left.journal_offset == sent.journal_offset
+
+    history(story)
+
+
 def test_rows_of_neighbours_are_given_to_who_does_not_know_of_holes_and_no_more_than_a_reply() -> (
     None
 ):
