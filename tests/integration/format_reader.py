@@ -214,6 +214,21 @@ class Directory:
                     self._note(msgspec.msgpack.decode(frame.payload))
         return found
 
+    def require(self, shown: list[Record], name: str) -> None:
+        """It holds what a consumer was shown, but for what compaction has taken out since."""
+        expected = self.cleaned([record for record in shown if record.offset >= self.begin])
+        offsets, wanted = ({record.offset for record in of} for of in (self.records, expected))
+        differ = sorted(offsets ^ wanted)
+        assert not differ, (
+            f"{name}: in one of both: {differ[:20]}, not here: {sorted(wanted - offsets)[:20]}; "
+            f"compacted below {self.compacted_below}, tombstones below {self.tombstones_below}, "
+            f"settled to {self.settled_end}, journal from {self.log_start}, ends at {self.end}"
+        )
+        others = [
+            (here, said) for here, said in zip(self.records, expected, strict=True) if here != said
+        ]
+        assert not others, f"{name}: {len(others)} differ from what was shown, first {others[0]}"
+
     def cleaned(self, records: list[Record]) -> list[Record]:
         """As far as records may be taken out here."""
         return cleaned(records, self.compacted_below, self.tombstones_below)
