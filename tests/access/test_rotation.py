@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from oncelog import aio
 from oncelog_server.runtime.rpc import certificates
 from oncelog_server.runtime.rpc.certificates import look
 from oncelog_server.runtime.rpc.tls import TlsFiles
@@ -69,17 +70,22 @@ class Load:
         target = self.rounds + 5
         await until(lambda: self.rounds >= target or self._task.done())
 
-    async def finish(self) -> None:
+    async def finish(self, reader: Caller | None = None) -> None:
+        """`reader`: who reads it all, where a new connection of this client is not let in."""
         self._stopping = True
         await self._task
-        consumer = await self._log.consumer(["t"], start="earliest")
+        await self._read(self._log if reader is None else reader.log())
+        await self._log.close()
+
+    async def _read(self, log: aio.Log) -> None:
+        consumer = await log.consumer(["t"], start="earliest")
         found: list[int] = []
         while len(found) < 2 * self.rounds:
             batch = await consumer.poll(10.0)
             assert batch is not None, f"{len(found)} of {2 * self.rounds}"
             found += [int(record.value or b"") for record in batch]
         assert sorted(found) == sorted([*range(self.rounds)] * 2)
-        await self._log.close()
+        await log.close()
 
 
 def test_i6_pairs_are_rotated_under_load(tmp_path: Path) -> None:
@@ -126,7 +132,7 @@ def test_an_authority_is_replaced_in_three_steps(tmp_path: Path) -> None:
             while await is_let_in(world, bob):
                 await asyncio.sleep(0.02)
             assert await is_let_in(world, carol)
-            await load.finish()
+            await load.finish(world.caller_with("alice anew", new.issue("alice")))
 
     asyncio.run(story())
 
