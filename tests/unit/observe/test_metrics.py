@@ -57,7 +57,11 @@ def test_every_declared_metric_can_be_reported_and_is_exposed(role: Any) -> None
         }[metric.kind](metric.name, 3, **labels)
     text = generate_latest(metrics.registry).decode()
     for metric in catalogue.metrics_of(role):
-        assert f"# HELP {metric.full_name(role)} " in text
+        name = metric.full_name(role)
+        assert f"# HELP {name} " in text
+        # As `/metrics?name[]=...` asks for it.
+        asked = f"{name}_count" if metric.kind is MetricKind.DURATION else name
+        assert list(metrics.registry.restricted_registry([asked]).collect()), f"{asked} alone"
     assert "_created" not in text
 
 

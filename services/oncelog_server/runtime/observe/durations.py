@@ -57,9 +57,17 @@ class Durations(Collector):
     def remove(self, *values: str) -> None:
         self._series.pop(values, None)
 
+    def describe(self) -> Iterator[HistogramMetricFamily]:
+        """Its name, for who asks for some metrics only."""
+        yield self._family()
+
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        family = HistogramMetricFamily(self._name, self._help, labels=self._labels)
-        for values, series in list(self._series.items()):
+        family = self._family()
+        # In one step: the loop makes series meanwhile.
+        for values, series in self._series.copy().items():
             buckets = list(zip(_NAMES, accumulate(series.counts), strict=True))
             family.add_metric(values, buckets=buckets, sum_value=series.sum_s)
         yield family
+
+    def _family(self) -> HistogramMetricFamily:
+        return HistogramMetricFamily(self._name, self._help, labels=self._labels)

@@ -43,8 +43,16 @@ class Levels(Collector):
     def remove(self, *values: str) -> None:
         self._series.pop(values, None)
 
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """Its name, for who asks for some metrics only."""
+        yield self._family()
+
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        family = GaugeMetricFamily(self._name, self._help, labels=self._labels)
-        for values, value in list(self._series.items()):
+        family = self._family()
+        # In one step: the loop makes series meanwhile.
+        for values, value in self._series.copy().items():
             family.add_metric(values, value)
         yield family
+
+    def _family(self) -> GaugeMetricFamily:
+        return GaugeMetricFamily(self._name, self._help, labels=self._labels)
