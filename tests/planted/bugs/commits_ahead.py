@@ -73,6 +73,38 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "failure-is-passed-on",
+        "what was given to the disk after a failure was known is no part of it",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.commit:GroupCommit._may_begin",
+                "and not self._is_failing",
+                "",
+            ),
+        ),
+        {
+            unit(_TESTS, "test_a_failure_is_not_passed_on_to_who_comes_after_it"): (
+                "it was passed on"
+            )
+        },
+    ),
+    Bug(
+        "cut-of-a-failed-log-ends-the-process",
+        "a log whose write failed while it was to be cut goes back to its last good sync",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.journal:Journal.cut",
+                "if self._failed:\n            self._unwritten.failed()",
+                "if self._failed:\n            pass",
+            ),
+        ),
+        {
+            unit(
+                _TESTS, "test_a_failed_log_is_cut_to_what_is_synced_and_to_nothing_else[1]"
+            ): "AssertionError"
+        },
+    ),
+    Bug(
         "failure-forgets-what-the-disk-has",
         "what the disk says of bytes that it has holds, whatever became of their journal since",
         (

@@ -138,6 +138,51 @@ def test_i5_a_disk_that_answers_out_of_turn_has_nobody_told_out_of_turn() -> Non
     play(story())
 
 
+def test_a_failure_is_not_passed_on_to_who_comes_after_it() -> None:
+    """However much there is to write: only what began before it was known fails with it."""
+
+    async def story() -> None:
+        scene = Scene(disk := Counted(delay_ms=(10, 10)), count=6, ahead_bytes=1)
+        scene.write(0, "a")
+        scene.disk.fail_next(EIO)
+        for number in range(1, 6):
+            await asyncio.sleep(0.008)
+            scene.write(number, "b")
+        await scene.commit.flush()
+        assert disk.most_at_once == 2
+        said = dict(scene.told)
+        assert all(isinstance(said[number], OSError) for number in (0, 1))
+        assert [said[number] for number in range(2, 6)] == [2] * 4, "it was passed on"
+
+    play(story())
+
+
+@pytest.mark.parametrize("ahead_bytes", [1, 1 << 20])
+def test_a_failed_log_is_cut_to_what_is_synced_and_to_nothing_else(ahead_bytes: int) -> None:
+    """A follower that waits for a commit before it cuts does not know yet that it failed."""
+
+    async def story() -> None:
+        scene = Scene(Counted(delay_ms=(10, 10)), ahead_bytes=ahead_bytes)
+        (journal,) = scene.journals
+        scene.write(0, "a", "b")
+        await scene.commit.flush()
+        scene.disk.fail_next(EIO)
+        scene.write(0, "c")
+        await asyncio.sleep(0.002)
+        scene.write(0, "d")
+        await asyncio.sleep(0.002)
+        await scene.commit.leave(journal)
+        with pytest.raises(OSError, match="in doubt"):
+            journal.cut(4)
+        journal.cut(2)
+        assert replayed(journal) == ["a"]
+        scene.write(0, "e", epoch=2)
+        await scene.commit.flush()
+        assert replayed(journal) == ["a", "e"]
+
+    play(story())
+
+
 def test_one_that_fails_ahead_fails_nobody_before_it() -> None:
     async def story() -> None:
         scene = Scene(Counted(delay_ms=(10, 10)), count=2, ahead_bytes=1)

@@ -85,6 +85,9 @@ class GroupCommit:
         self._is_beginning = False
         # In the order in which they began.
         self._under_way: list[_Commit] = []
+        # One has failed, and what began ahead of its end fails with it: nothing begins ahead of
+        # that, or one failure would pass on for as long as there is something to write.
+        self._is_failing = False
         self._stopped = False
         # Appended to journals, and not in a commit that has ended: it will need room on the disk.
         self.unwritten_bytes = 0
@@ -115,7 +118,8 @@ class GroupCommit:
     def _may_begin(self) -> bool:
         if not self._under_way:
             return True
-        return len(self._under_way) < UNDER_WAY_MAX and self._waiting_bytes >= self._ahead_bytes
+        has_room = len(self._under_way) < UNDER_WAY_MAX and not self._is_failing
+        return has_room and self._waiting_bytes >= self._ahead_bytes
 
     async def flush(self) -> None:
         """Returns when nothing is on its way to the disk."""
@@ -184,6 +188,7 @@ class GroupCommit:
             raise
         finally:
             self._under_way.remove(commit)
+            self._is_failing = bool(self._under_way) and (self._is_failing or error is not None)
             ended.set_result(error)
         for item, end in taken:
             if error is not None:

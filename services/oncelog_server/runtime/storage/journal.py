@@ -326,13 +326,18 @@ class Journal:
 
     def cut(self, end: int) -> None:
         """Drops every frame at or above `end`, which must be where a frame ends. Blocking; durable
-        when it returns. No commit may be under way. Raises OSError: then the journal has failed."""
+        when it returns. No commit may be under way. Raises OSError: then the journal has failed.
+
+        One that has failed can be cut to what is synced, which abandons the rest."""
+        if self._failed:
+            self._unwritten.failed()
+            if end > self.synced_end:
+                raise OSError(EIO, "a write failed: what is not synced is in doubt")
         assert not self._unwritten.is_in_flight, "await GroupCommit.flush() first"
         assert self.log_start <= end, "nothing is before the log start"
         if end >= self.log_end and not self._failed:
             return
         was_failed, self._failed = self._failed, True
-        assert not was_failed or end <= self.synced_end, "what is not synced is in doubt"
         if not was_failed:
             # It looks for its place in the files, so what only memory has goes there first.
             self._unwritten.write_frames()
