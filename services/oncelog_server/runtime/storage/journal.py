@@ -125,7 +125,6 @@ class Journal:
     ) -> Self:
         """Creates or recovers it. Blocking. `random_bytes` draws incarnations; `tails` bounds what
         the node keeps of new frames in memory, `open_data` which of its files of data are open.
-
         Raises JournalDamaged (UnknownFrame too): refused, and nothing of it is served. OSError.
         """
         recovered = recover(disk, directory, segment_bytes, random_bytes)
@@ -194,9 +193,8 @@ class Journal:
     # ------------------------------------------------------------------- what GroupCommit asks for
 
     def take_writes(self) -> tuple[list[Write], int]:
-        """What the disk was not given yet, and the log end that it leads to. Then call mark_synced
-        or mark_failed, in the order in which it was taken. Raises OSError where a file cannot be
-        made."""
+        """What the disk was not given yet, and the log end that it leads to; mark_synced, or
+        mark_failed, follows in the same order. Raises OSError where a file cannot be made."""
         if self._failed or self._closed:
             return [], self.log_end
         return self._unwritten.take(), self.log_end
@@ -208,8 +206,7 @@ class Journal:
         self._tail.trim(self.synced_end)
 
     def mark_failed(self) -> None:
-        """A write or sync failed: what is not synced is in doubt, but for what the disk may say of
-        a commit that it has. Reads go on."""
+        """What is not synced is in doubt, but for what the disk still has. Reads go on."""
         self._failed = True
 
     @property
@@ -326,9 +323,8 @@ class Journal:
 
     def cut(self, end: int) -> None:
         """Drops every frame at or above `end`, which must be where a frame ends. Blocking; durable
-        when it returns. No commit may be under way. Raises OSError: then the journal has failed.
-
-        One that has failed can be cut to what is synced, which abandons the rest."""
+        when it returns. No commit may be under way. One that has failed may be cut to what is
+        synced. Raises OSError: then the journal has failed."""
         if self._failed:
             self._unwritten.failed()
             if end > self.synced_end:
@@ -411,7 +407,6 @@ class Journal:
     def abandon_unsynced(self) -> None:
         """After a failed write: goes back to the last good sync and on in a new file. Blocking.
         Raises OSError where that cannot be written and synced either: the journal stays failed."""
-        self._unwritten.failed()
         self.cut(self.synced_end)
 
     def _lower_promise(self, end: int) -> None:
