@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from errno import EBADF, EIO, ENOSPC
 from pathlib import Path
@@ -250,6 +251,34 @@ def test_a_second_process_is_refused_by_name(disk: RealDisk, tmp_path: Path) -> 
     assert str(tmp_path / "data") in refused.stdout
     disk.close()
     assert subprocess.run(command, cwd=root, check=False).returncode == 0
+
+
+def test_a_file_is_renamed_beside_commits_that_make_names_durable(disk: RealDisk) -> None:
+    """Compaction renames in a thread of its own."""
+    disk._durable_names.update(f"{disk._root}/{number}" for number in range(20_000))
+    disk.open("a", create=True)
+    is_over = threading.Event()
+
+    def add() -> None:
+        while not is_over.is_set():
+            disk._durable_names.add(f"{disk._root}/more")
+            disk._durable_names.discard(f"{disk._root}/more")
+        disk._durable_names.add(f"{disk._root}/more")
+
+    writer = threading.Thread(target=add)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        writer.start()
+        for _ in range(3):
+            disk.rename("a", "b")
+            disk.rename("b", "a")
+    finally:
+        is_over.set()
+        writer.join()
+        sys.setswitchinterval(before)
+    assert f"{disk._root}/more" in disk._durable_names
+    assert f"{disk._root}/19999" in disk._durable_names
 
 
 def test_after_close_a_commit_is_refused(tmp_path: Path) -> None:

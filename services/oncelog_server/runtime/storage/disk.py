@@ -337,9 +337,10 @@ class RealDisk:
         old, new = self._full(source), self._full(target)
         with self._descriptors.renaming(old, new):
             os.rename(old, new)
-        self._durable_names = {
-            name for name in self._durable_names if name != old and not name.startswith(old + "/")
-        }
+        # Each in one step, and in place: writers add names meanwhile, and others take some out.
+        known = self._durable_names.copy()
+        gone = [name for name in known if name == old or name.startswith(old + "/")]
+        self._durable_names.difference_update(gone)
         for directory in sorted({os.path.dirname(old), os.path.dirname(new)}):
             sync_directory(directory)
 
