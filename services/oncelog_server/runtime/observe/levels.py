@@ -1,12 +1,13 @@
-"""Gauges, ten times as cheap to make as prometheus_client's: a process with 10,000 partitions has
+"""Gauges, at a third of what prometheus_client's cost to make: a process with 10,000 partitions has
 200,000 series, and makes them all at its start. From any thread: a level is one entry of a dict."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
+
+from oncelog_server.runtime.observe.by_labels import ByLabels
 
 
 class Level:
@@ -22,16 +23,11 @@ class Level:
         self._series[self._values] = value
 
 
-class Levels(Collector):
-    """All series of one metric, by the values of its labels; used like prometheus_client's."""
+class Levels(ByLabels[float, GaugeMetricFamily]):
+    """All series of one metric."""
 
     def __init__(self, name: str, help_text: str, labels: Sequence[str]) -> None:
-        self._name = name
-        self._help = help_text
-        self._labels = tuple(labels)
-        self._series: dict[tuple[str, ...], float] = {}
-        if not labels:
-            self._series[()] = 0.0
+        super().__init__(lambda: GaugeMetricFamily(name, help_text, labels=labels), labels, float)
 
     def labels(self, *values: str) -> Level:
         return Level(self._series, values)
@@ -40,19 +36,5 @@ class Levels(Collector):
         """Of a metric without labels."""
         self._series[()] = value
 
-    def remove(self, *values: str) -> None:
-        self._series.pop(values, None)
-
-    def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Its name, for who asks for some metrics only."""
-        yield self._family()
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        family = self._family()
-        # In one step: the loop makes series meanwhile.
-        for values, value in self._series.copy().items():
-            family.add_metric(values, value)
-        yield family
-
-    def _family(self) -> GaugeMetricFamily:
-        return GaugeMetricFamily(self._name, self._help, labels=self._labels)
+    def _add(self, family: GaugeMetricFamily, values: tuple[str, ...], kept: float) -> None:
+        family.add_metric(values, kept)

@@ -258,10 +258,7 @@ def _collector(metric: Metric, role: str, registry: CollectorRegistry) -> Any:
     name = metric.full_name(role).removesuffix("_total")
     if metric.kind is MetricKind.COUNTER:
         return Counter(name, metric.help, metric.exposed_labels, registry=registry)
-    if metric.kind is MetricKind.GAUGE:
-        levels = Levels(name, metric.help, metric.exposed_labels)
-        registry.register(levels)
-        return levels
-    durations = Durations(name, metric.help, metric.exposed_labels)
-    registry.register(durations)
-    return durations
+    kind = Levels if metric.kind is MetricKind.GAUGE else Durations
+    collector = kind(name, metric.help, metric.exposed_labels)
+    registry.register(collector)
+    return collector
