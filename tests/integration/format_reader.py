@@ -216,7 +216,7 @@ class Directory:
 
     def require(self, shown: list[Record], name: str) -> None:
         """It holds what a consumer was shown, but for what compaction has taken out since."""
-        expected = self.cleaned([record for record in shown if record.offset >= self.begin])
+        expected = self.cleaned(shown)
         offsets, wanted = ({record.offset for record in of} for of in (self.records, expected))
         differ = sorted(offsets ^ wanted)
         assert not differ, (
