@@ -168,18 +168,15 @@ class RealDisk:
         waited_s = 0.0
         error: BaseException | None = None
         try:
-            with self._writing:
-                touched = self._write_all(writes)
-            if before is not None:
-                wants_s = time.perf_counter()
-                before.wait()
-                waited_s = time.perf_counter() - wants_s
+            try:
+                with self._writing:
+                    touched = self._write_all(writes)
+            finally:
+                # Also where there is nothing to sync: who comes next waits for this one alone.
+                waited_s = _waited_s(before)
             self._sync_touched(touched)
         except BaseException as caught:
             error = caught
-            if before is not None:
-                # Who comes next waits for this one alone.
-                before.wait()
         return error, (time.perf_counter() - began - waited_s) * 1000
 
     def _settle(
@@ -391,6 +388,15 @@ class RealDisk:
 
     def _full(self, path: str) -> str:
         return os.path.join(self._root, path) if path else self._root
+
+
+def _waited_s(before: threading.Event | None) -> float:
+    """How long it took until the commit before was synced, if there is one."""
+    if before is None:
+        return 0.0
+    began = time.perf_counter()
+    before.wait()
+    return time.perf_counter() - began
 
 
 def _held(write: Write) -> _Held:
