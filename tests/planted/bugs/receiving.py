@@ -37,10 +37,10 @@ BUGS: Final = (
         (
             Edit(
                 f"{_JOURNAL}.begin_at",
-                "        self.allowed = max(self.allowed, allowed)\n"
+                "        self.allowed = self._least_noted = max(self.allowed, allowed)\n"
                 "        self.cut(self.log_start)\n",
                 "        self.cut(self.log_start)\n"
-                "        self.allowed = max(self.allowed, allowed)\n",
+                "        self.allowed = self._least_noted = max(self.allowed, allowed)\n",
             ),
         ),
         {

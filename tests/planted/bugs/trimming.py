@@ -19,6 +19,10 @@ def _storage(test: str) -> str:
     return unit("storage/test_trimming", test)
 
 
+def _begin(test: str) -> str:
+    return unit("storage/test_data_begin", test)
+
+
 def _replica(test: str) -> str:
     return unit("runtime/test_trimming", test)
 
@@ -74,6 +78,38 @@ BUGS: Final = (
                 "storage/test_allowance",
                 "test_i25_who_begins_with_a_leaders_snapshot_takes_over_what_that_start_rests_on",
             ): "Allowance(at=70, epoch=3)"
+        },
+    ),
+    Bug(
+        "front-waits-for-a-pause-in-deletions",
+        "I25: a front goes once both slots say the start and what allowed it, whatever the data "
+        "log deletes meanwhile",
+        (Edit(f"{_JOURNAL}._is_enough", "or (is_of_this and noted", "or (False and noted"),),
+        {
+            _begin("test_i25_a_front_goes_while_the_data_log_deletes_before_each_note"): (
+                "both slots say it, and what allowed it"
+            )
+        },
+    ),
+    Bug(
+        "front-goes-by-what-a-lost-end-allowed",
+        "I25: what a note says a start rests on counts where the log has these frames",
+        (Edit(f"{_JOURNAL}._is_enough", "(is_of_this and noted", "(True and noted"),),
+        {
+            _begin("test_i25_no_front_goes_by_what_a_lost_end_of_the_log_allowed"): (
+                "the note says a later offset, of other frames"
+            )
+        },
+    ),
+    Bug(
+        "blocks-are-kept-before-it-is-noted-what-they-rest-on",
+        "I25: what a leader's blocks rest on is durable before the first of them is kept",
+        (Edit(f"{_JOURNAL}._is_enough", "noted >= self._least_noted", "noted.at >= 0"),),
+        {
+            unit(
+                "storage/test_allowance",
+                "test_i25_what_a_leaders_blocks_rest_on_is_in_both_slots_before_they_are_kept",
+            ): "[True, True, True] == [False, False, True]"
         },
     ),
     Bug(
@@ -154,8 +190,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.storage.identity:SyncedEnd.keeps",
-                "== [(log_start, allowed)] * 2",
-                "[:1] == [(log_start, allowed)]",
+                "for it in slots)",
+                "for it in slots[:1])",
             ),
         ),
         {

@@ -78,6 +78,19 @@ def test_i25_who_begins_with_a_leaders_snapshot_takes_over_what_that_start_rests
     assert not lacks_front(again)
 
 
+def test_i25_what_a_leaders_blocks_rest_on_is_in_both_slots_before_they_are_kept() -> None:
+    """What allowed the start before would be enough for the start, and not for them."""
+    disk = FakeDisk()
+    journal = trimmed(disk)
+    journal.rest_on(Allowance(40, 3))
+    durable = []
+    for _ in range(2):
+        durable.append(journal.start_is_durable)
+        assert journal.note_synced_end()
+        sync(journal, disk)
+    assert [*durable, journal.start_is_durable] == [False, False, True]
+
+
 def slot_of_an_earlier_version(sequence: int, log_start: int, synced_end: int) -> bytes:
     sealed = b"".join(number.to_bytes(8, "little") for number in (sequence, log_start, synced_end))
     return b"OSE1" + crc32c(sealed).to_bytes(4, "little") + sealed

@@ -132,6 +132,49 @@ def test_i25_a_front_that_goes_after_a_deletion_rests_on_that_too() -> None:
     assert journal.allowed == Allowance(DELETED_AT, 3)
 
 
+@pytest.mark.parametrize("slot", [0, 512])
+def test_i25_a_front_goes_while_the_data_log_deletes_before_each_note(slot: int) -> None:
+    """And whichever slot of the note rots then, the log rests on what the data log says."""
+    disk = FakeDisk()
+    journal = with_deleted(disk)
+    start = journal._snapshots.offsets[0]
+    journal.prepare_start(start, journal.index_before_start(start))
+    assert journal.move_start(start, allowed_at=18)
+    for begin, begun_at in ((24, 21), (27, 22), (30, 23)):
+        assert not journal.start_is_durable or begin == 30
+        journal.data.remove_before(begin, begun_at=begun_at)
+        journal.rest_on_data()
+        journal.note_synced_end()
+        sync(journal, disk)
+    assert journal.start_is_durable, "both slots say it, and what allowed it"
+    assert not journal.is_noted, "they rest on two states, and one of them on the newest"
+    journal.retire_front()
+    journal.remove_front()
+    disk.damage(f"{DIRECTORY}/synced_end", lambda content: content.__setitem__(slot + 20, 255))
+    disk.crash()
+    again = reopened(disk)
+    assert (again.log_start, again.allowed) == (9, Allowance(23, 3))
+
+
+def test_i25_no_front_goes_by_what_a_lost_end_of_the_log_allowed() -> None:
+    """An unclean election took that end away, and the leader allows its start anew: what the note
+    said before speaks of frames that are not there."""
+    disk = FakeDisk()
+    journal = with_deleted(disk, trimmed=True)
+    journal.cut(DELETED_AT - 2)
+    append(journal, EPOCH_START, epoch=5)
+    sync(journal, disk)
+    journal.allow_start()
+    append(journal, *map(record, "abc"), epoch=5)
+    sync(journal, disk)
+    assert journal.allowed == Allowance(DELETED_AT - 1, 5)
+    assert not journal.start_is_durable, "the note says a later offset, of other frames"
+    for _ in range(2):
+        journal.note_synced_end()
+        sync(journal, disk)
+    assert journal.start_is_durable
+
+
 def test_i26_who_leads_without_what_was_deleted_says_so_and_keeps_the_rest() -> None:
     """Nobody else may have what is here; and nobody is told that what lacks was deleted."""
     journal = with_deleted(FakeDisk(), trimmed=True)

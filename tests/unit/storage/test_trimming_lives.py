@@ -98,7 +98,7 @@ class Lives:
                 journal.retire_front()
                 journal.remove_front()
             return
-        said_at, needs = journal.saved_needs()
+        said_at, needs = journal.snapshots.needs()
         start = journal.next_log_start(needs, wanted_bytes_max=1 << 40)
         if start is not None:
             assert start <= needs.needed_from

@@ -207,7 +207,7 @@ class Trimming:
         journal = self._journal
         if self._needs is None:
             found: list[tuple[int, Needs]] = []
-            await self._around.offload(lambda: found.append(journal.saved_needs()))
+            await self._around.offload(lambda: found.append(journal.snapshots.needs()))
             self._learned(*found[0])
         start = self._next_start()
         if start is None:

@@ -159,13 +159,14 @@ class SyncedEnd:
     def says(self, bounds: Bounds) -> bool:
         """Or will; and in both slots a start above 0, and what it rests on."""
         log_start, _, allowed = bounds
-        both = (log_start, allowed) == (0, Allowance()) or self.keeps(log_start, allowed)
+        both = (log_start, allowed) == (0, Allowance()) or self.keeps(log_start, allowed.__eq__)
         return both and self.noted == bounds
 
-    def keeps(self, log_start: int, allowed: Allowance) -> bool:
-        """After a loss of power, and whichever slot rots."""
-        kept = [it for it in (self.kept, self._other) if it is not None]
-        return [(it.log_start, it.allowed) for it in kept] == [(log_start, allowed)] * 2
+    def keeps(self, log_start: int, is_enough: Callable[[Allowance], bool]) -> bool:
+        """That start, and what is enough for it to rest on, after a loss of power and whichever
+        slot rots."""
+        slots = (self.kept, self._other)
+        return all(it and it.log_start == log_start and is_enough(it.allowed) for it in slots)
 
     def note_and_sync(self, bounds: Bounds) -> None:
         """Blocking. Raises OSError."""

@@ -77,8 +77,8 @@ class Journal:
         self.segment_bytes = segment_bytes
         self.incarnation = recovered.incarnation
         self.log_start = recovered.log_start
-        # What that rests on.
-        self.allowed = recovered.allowed
+        # What that rests on; and what the note of it has to say at least.
+        self.allowed = self._least_noted = recovered.allowed
         # Exclusive. Frames below are appended, at least in memory.
         self.log_end = end.offset
         # Exclusive. Frames below survive a loss of power.
@@ -384,7 +384,7 @@ class Journal:
         if self.log_end > 0:
             self._take_incarnation()
         # First: blocks became readable by frames that go, and all of them are below that state.
-        self.allowed = max(self.allowed, allowed)
+        self.allowed = self._least_noted = max(self.allowed, allowed)
         self.cut(self.log_start)
         self._failed = True
         # One without frames would take the next ones under the name of where the log began.
@@ -454,7 +454,7 @@ class Journal:
         assert self.log_start < start <= allowed_at, "a state speaks of what was before it"
         assert allowed_at <= self.synced_end, "a log begins at what it has"
         self.log_start, self._has_old_front = start, True
-        self.allowed = self.allowance_at(allowed_at)
+        self.allowed = self._least_noted = self.allowance_at(allowed_at)
         self.rest_on_data()
         self._snapshots.begin_next(start)
         return True
@@ -467,11 +467,11 @@ class Journal:
 
     def allow_start(self) -> None:
         """Who leads says what was: its log begins where it does, whatever it may lack."""
-        self.allowed = self.allowance_at(self.log_end)
+        self.allowed = self._least_noted = self.allowance_at(self.log_end)
 
     def rest_on(self, allowed: Allowance) -> None:
         """The data log gets a leader's blocks, which became readable by these frames there."""
-        self.allowed = max(self.allowed, allowed)
+        self.allowed = self._least_noted = max(self.allowed, allowed)
 
     def rest_on_data(self) -> None:
         """What the data log has deleted is in no journal that begins above 0: that one rests on the
@@ -491,7 +491,12 @@ class Journal:
     @property
     def start_is_durable(self) -> bool:
         """And what it rests on: in both slots of the note."""
-        return self._synced_end_file.keeps(self.log_start, self.allowed)
+        return self._synced_end_file.keeps(self.log_start, self._is_enough)
+
+    def _is_enough(self, noted: Allowance) -> bool:
+        """What the data log deletes raises `allowed`, perhaps before each note. It tells that."""
+        is_of_this = noted.is_of(*self.end_of_epoch(noted.epoch))
+        return noted == self.allowed or (is_of_this and noted >= self._least_noted)
 
     def retire_front(self) -> None:
         """Then `remove_front`: what is removed is nobody's any more."""
@@ -539,11 +544,6 @@ class Journal:
     def disk_use(self) -> DiskUse:
         """For operators. Blocking; may run in a thread. Raises OSError."""
         return disk_use(self._disk, self.directory)
-
-    def saved_needs(self) -> tuple[int, Needs]:
-        """What the newest snapshot says of the front of the log, and its offset. Blocking. Raises
-        OSError."""
-        return self._snapshots.needs()
 
     @property
     def snapshots(self) -> SnapshotFiles:
