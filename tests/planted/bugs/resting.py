@@ -6,6 +6,7 @@ from typing import Final
 
 from tests.planted.planting import Bug, Edit, unit
 
+_LEADING: Final = "oncelog_server.runtime.replica.leading:Leadership"
 _IN_SYNC: Final = "oncelog_server.runtime.replica.in_sync:InSync"
 
 BUGS: Final = (
@@ -40,6 +41,51 @@ BUGS: Final = (
             unit(
                 "runtime/test_agenda", "test_i30_who_is_stirred_is_ticked_at_the_next_turn"
             ): "assert"
+        },
+    ),
+    Bug(
+        "rest-before-all-is-noted",
+        "nobody rests for long before what it synced is noted",
+        (
+            Edit(
+                f"{_LEADING}._owes_work",
+                "not self._journal.is_noted\n            or self._snapshots",
+                "self._snapshots",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_resting",
+                "test_nobody_rests_for_long_before_others_can_count_on_what_it_synced",
+            ): "(False, 60000) == (False, 1000)"
+        },
+    ),
+    Bug(
+        "looks-that-bring-nothing-along",
+        "who is looked at instead of ticked reports then, which notes what it synced",
+        (Edit("oncelog_server.runtime.replica.driver:Driver.look", "or led.is_looked_at", ""),),
+        {
+            unit(
+                "runtime/test_resting",
+                "test_nobody_rests_for_long_before_others_can_count_on_what_it_synced",
+            ): "(False, 1000) == (True, 60000)"
+        },
+    ),
+    Bug(
+        "all-are-ticked-after-a-start",
+        "who has appended nothing since it leads is not ticked while its notes are made",
+        (
+            Edit(
+                f"{_LEADING}.rests_ms",
+                "if self._journal.log_end != self._begun_end and",
+                "if",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_resting",
+                "test_who_has_appended_nothing_since_it_leads_is_not_ticked_until_it_rests",
+            ): "assert 2"
         },
     ),
     Bug(

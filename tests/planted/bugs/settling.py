@@ -159,8 +159,8 @@ BUGS: Final = (
         "a replica with something to settle is asked again",
         (
             Edit(
-                "oncelog_server.runtime.replica.leading:Leadership._is_quiet",
-                "and not self.settling.is_uncounted(self.machine.settled())",
+                "oncelog_server.runtime.replica.leading:Leadership._owes_work",
+                "or self.settling.is_uncounted(self.machine.settled())",
                 "",
             ),
         ),

@@ -7,13 +7,14 @@ import asyncio
 from collections.abc import Callable
 
 from oncelog_server.core.machine import REST_MS_MAX
-from oncelog_server.runtime.replica.leading import REST_AFTER_TICKS
+from oncelog_server.runtime.replica.leading import LOOK_AT_WORK_MS, REST_AFTER_MS
 from oncelog_server.runtime.replicas import CHECKPOINTS_AT_ONCE
 from oncelog_server.runtime.target import Lead, Leave
 from tests.unit.runtime.counter import Add, Quiet
 from tests.unit.runtime.test_replicas import PARTITION, Shelf, story
 
 TICK_MS = 100
+REST_AFTER_TICKS = REST_AFTER_MS // TICK_MS
 # Ticks from one look to the next one, at rest.
 LOOK_TICKS = REST_MS_MAX // TICK_MS
 
@@ -114,17 +115,35 @@ def test_who_is_put_aside_is_looked_at_no_more() -> None:
     story(tell)
 
 
-def test_nobody_rests_before_others_can_count_on_what_it_synced() -> None:
+def test_nobody_rests_for_long_before_others_can_count_on_what_it_synced() -> None:
+    """It is not ticked meanwhile, and each look brings a note."""
+
     async def tell(shelf: Shelf) -> None:
         await shelf.granted(1)
         driver = shelf.replicas.lead(PARTITION)
-        await driver.submit(Add(1))
-        await turn(shelf, 5 * REST_AFTER_TICKS, reports=False)
-        assert not driver.is_at_rest, "its synced end is not noted"
-        await shelf.agenda.report()
-        assert driver.journal.is_noted
         await turn(shelf, 4 * REST_AFTER_TICKS)
-        assert driver.is_at_rest
+        await driver.submit(Add(1))
+        await turn(shelf, REST_AFTER_TICKS + 1, reports=False)
+        assert (driver.journal.is_noted, driver.rests_ms) == (False, LOOK_AT_WORK_MS)
+        looks = 4 * REST_AFTER_MS // LOOK_AT_WORK_MS
+        assert await turn(shelf, looks * LOOK_AT_WORK_MS // TICK_MS, reports=False) <= looks
+        assert (driver.journal.is_noted, driver.rests_ms) == (True, REST_MS_MAX)
+
+    story(tell)
+
+
+def test_who_has_appended_nothing_since_it_leads_is_not_ticked_until_it_rests() -> None:
+    """Thousands are such at a start."""
+
+    async def tell(shelf: Shelf) -> None:
+        await shelf.granted(1)
+        driver = shelf.replicas.lead(PARTITION)
+        looks = 0
+        while driver.rests_ms < REST_MS_MAX:
+            looks += await turn(shelf, 1)
+        assert driver.journal.is_noted
+        assert shelf.reporter.gauges["high_watermark", str(PARTITION)] == driver.high_watermark
+        assert looks <= 3 + 2 * REST_AFTER_MS // LOOK_AT_WORK_MS
 
     story(tell)
 
@@ -135,7 +154,7 @@ def test_who_rests_shows_what_it_showed_and_wakes_nobody() -> None:
         driver = shelf.replicas.lead(PARTITION)
         await driver.submit(Add(1))
         await turn(shelf, 4 * REST_AFTER_TICKS)
-        assert driver.is_at_rest
+        assert driver.rests_ms == REST_MS_MAX
         shown = dict(shelf.reporter.gauges)
         assert shown["high_watermark", str(PARTITION)] == driver.high_watermark
         await turn(shelf, 100)

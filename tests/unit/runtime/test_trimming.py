@@ -160,7 +160,7 @@ def test_a_quiet_log_goes_too() -> None:
         await live(bench, seconds=TRIM_EVERY_MS // 1_000 * 3)
         journal = bench.journal
         assert journal.log_start == journal.log_end, "no snapshot, and no new file, for its own end"
-        assert bench.driver.is_at_rest or not bench.leadership.trimming.is_waiting
+        assert bench.driver.rests_ms or not bench.leadership.trimming.is_waiting
         after = played(bench.lose_power(), Forgets())
         await after.lead(2)
         assert await after.driver.submit(Add(1)) == 13

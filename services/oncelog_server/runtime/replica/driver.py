@@ -480,16 +480,13 @@ class Driver:
             return led.rests_ms if self.is_ready else 0
         return 0 if followed is None or self._working is not None else followed.rests_ms
 
-    @property
-    def is_at_rest(self) -> bool:
-        return self.rests_ms > 0
-
     def look(self) -> None:
         """Now and then, at rest."""
-        if self._epochs.led is not None:
+        led = self._epochs.led
+        if led is not None:
             self.tick()
-            self._epochs.led.scrub()
-        else:
+            led.scrub()
+        if led is None or led.is_looked_at:
             self.report()
 
     def tick(self) -> None:

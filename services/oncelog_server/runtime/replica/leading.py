@@ -46,9 +46,12 @@ from oncelogpb.errors import CorruptLog, Unavailable
 
 # A clock that is so much behind what a journal has seen is told to operators.
 CLOCK_BEHIND_MS: Final = 60_000
-# A replica rests when it had nothing to do for so many ticks: long enough for its outbox to look
-# once more, at the latest after a second, and to show what it finds.
-REST_AFTER_TICKS: Final = 20
+# A replica rests when it had nothing to do for so long: its outbox has looked once more, and it has
+# shown what that found. One that has appended nothing since it leads does so at once.
+REST_AFTER_MS: Final = 2_000
+# While it still owes a note, a snapshot, or what is made of these, it is looked at this often, not
+# ticked, and reports then, which brings that along: at a start thousands do.
+LOOK_AT_WORK_MS: Final = 1_000
 # Turns of the loop from a reply that is released to its message in the transport: the handler, the
 # stream's writer. What is owed goes out behind it, for only the answer is waited for.
 TURNS_TO_ANSWER: Final = 2
@@ -143,8 +146,11 @@ class Leadership:
         self._settling_lag = SettlingLag(partition, journal, around.reporter)
         # When the oldest append that is not durable yet was made; 0 while all is durable.
         self._oldest_append_ms = 0
-        # Ticks in a row at which there was nothing to do.
-        self._quiet_ticks = 0
+        # Since when ticks have nothing to do, and nothing is owed either; None: not so.
+        self._idle_since_ms: int | None = None
+        self._done_since_ms: int | None = None
+        # Log end behind EPOCH_START.
+        self._begun_end: int = journal.log_end
 
     @property
     def high_watermark(self) -> int:
@@ -220,6 +226,7 @@ class Leadership:
             skip_to=start + skip if skip else None,
         )
         self.machine.apply(EpochStart(), at)
+        self._begun_end = self._journal.log_end
         if may_lack_front:
             self._journal.allow_start()
         self._hand_to_disk(0)
@@ -313,7 +320,9 @@ class Leadership:
         decision = self.machine.decide(Tick(), now)
         if decision.records:
             self._append_all(decision.records)
-        self._quiet_ticks = self._quiet_ticks + 1 if self._is_quiet() else 0
+        self._idle_since_ms = _since(self._idle_since_ms, now.monotonic_ms, holds=self._is_idle)
+        is_done = self._idle_since_ms is not None and not self._owes_work
+        self._done_since_ms = _since(self._done_since_ms, now.monotonic_ms, holds=is_done)
         self.wake()
 
     def lose_replies(self, why: str) -> None:
@@ -324,28 +333,46 @@ class Leadership:
     def rests_ms(self) -> int:
         """For how long there is nothing to do for it, nor to show of it that is not shown; 0: there
         is."""
-        if self._quiet_ticks <= REST_AFTER_TICKS:
+        if self._idle_since_ms is None:
+            return 0
+        before_ms = self._around.clock.now().monotonic_ms - REST_AFTER_MS
+        if self._journal.log_end != self._begun_end and self._idle_since_ms > before_ms:
             return 0
         machine_ms: int = self.machine.rests_ms
+        if self._done_since_ms is None or self._done_since_ms > before_ms:
+            return min(machine_ms, LOOK_AT_WORK_MS)
         return min(machine_ms, self.healing.rests_ms)
 
+    @property
+    def is_looked_at(self) -> bool:
+        """It is not ticked, and owes something, or has not shown all."""
+        return 0 < self.rests_ms <= LOOK_AT_WORK_MS
+
     def _stir(self) -> None:
-        self._quiet_ticks = 0
+        self._idle_since_ms = self._done_since_ms = None
         self._stirred()
 
-    def _is_quiet(self) -> bool:
+    @property
+    def _is_idle(self) -> bool:
+        """Nothing is asked of it, and none of its timers will run out soon."""
         return bool(
             self.machine.rests_ms
             and self.followers.is_at_rest
             and self._hw == self._journal.log_end
-            and self._journal.is_noted
-            and not self._snapshots.are_waiting
-            and not self.trimming.is_waiting
-            and not self.settling.is_waiting
-            and not self.compacting.is_waiting
-            and not self.healing.is_waiting
-            and not self.settling.is_uncounted(self.machine.settled())
-            and not self.compacting.lacks_snapshot(self.machine.settled())
+        )
+
+    @property
+    def _owes_work(self) -> bool:
+        """A report brings it along, or a place that becomes free."""
+        return bool(
+            not self._journal.is_noted
+            or self._snapshots.are_waiting
+            or self.trimming.is_waiting
+            or self.settling.is_waiting
+            or self.compacting.is_waiting
+            or self.healing.is_waiting
+            or self.settling.is_uncounted(self.machine.settled())
+            or self.compacting.lacks_snapshot(self.machine.settled())
         )
 
     def wake(self) -> None:
@@ -513,3 +540,10 @@ class Leadership:
         """At a clean stop: a snapshot of all that is durable, so that the next start replays
         little. None where that is less than `worth_bytes`."""
         await self._snapshots.checkpoint(self.machine, self._hw, worth_bytes=worth_bytes)
+
+
+def _since(since_ms: int | None, now_ms: int, *, holds: bool) -> int | None:
+    """When what holds now began to; None: it does not."""
+    if not holds:
+        return None
+    return now_ms if since_ms is None else since_ms
