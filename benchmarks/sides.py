@@ -82,9 +82,14 @@ def remove_deleted(folder: Path) -> None:
     use a moment ago; a server of ours leaves that to operators (docs/operating.md, "Deleted
     topics"), and each round would be written where nobody wrote before. That can take several times
     as long (docs/performance.md, "New files")."""
-    for orphans in folder.rglob("orphans"):
-        for replica in orphans.iterdir():
-            shutil.rmtree(replica, ignore_errors=True)
+    for parent, names, _ in os.walk(folder):
+        if "partitions" in names:
+            # Replicas of others move out of there meanwhile.
+            names.remove("partitions")
+        if "orphans" in names:
+            names.remove("orphans")
+            for replica in (Path(parent) / "orphans").iterdir():
+                shutil.rmtree(replica, ignore_errors=True)
 
 
 def start_ours(

@@ -42,7 +42,10 @@ def test_i08_i33_the_last_values_stay_and_an_open_transaction_holds_up_nothing(
 ) -> None:
     """Kafka's cleaner ends at the last stable offset: at the first record of what is open."""
     log.admin.alter_topic(topic, configs={"cleanup.policy": "compact"})
-    producer, other = log.transactional_producer(), log.transactional_producer()
+    producer = log.transactional_producer()
+    # Longer than everything below waits for.
+    timeout_ms = int(4 * COMPACTED_S * 1000)
+    other = log.transactional_producer(transaction_timeout_ms=timeout_ms)
     with producer, other:
         held = other.transaction()
         with held:
