@@ -475,7 +475,7 @@ def test_i25_a_snapshot_that_is_written_while_the_start_moves_lets_go_of_neither
             append(journal, record(f"more {number}"), epoch=3)
             sync(journal, disk)
             saved(journal)
-        stood = snapshot_offsets(disk, DIRECTORY)
+        stood = snapshot_offsets(disk.list(DIRECTORY))
         assert start in stood, "the log will begin there"
         disk.crash()
         again = open_journal(disk.reopen(), segment_bytes=4 * SEGMENT_BYTES, seed=2)

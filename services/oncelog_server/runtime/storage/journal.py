@@ -100,9 +100,9 @@ class Journal:
         # In front of the log, and not removed yet.
         self._retired: list[Segment] = []
         self._has_old_front = False
-        self._snapshots = SnapshotFiles(disk, directory, log_start=recovered.log_start)
-        # A snapshot of what the log lost must not become the newest when the log has grown again.
-        self._snapshots.drop_above(end.offset)
+        self._snapshots = SnapshotFiles(
+            disk, directory, log_start=recovered.log_start, log_end=end.offset
+        )
         if recovered.log_start:
             # What a crash has left of it.
             self._snapshots.sweep(self._segments.bases)

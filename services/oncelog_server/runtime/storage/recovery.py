@@ -83,11 +83,12 @@ def recover(
 ) -> Recovered:
     """Blocking. Raises JournalDamaged, UnknownFrame, OSError."""
     disk.make_directory(directory)
-    bases = sorted(base for name in disk.list(directory) if (base := base_of(name)) is not None)
+    names = disk.list(directory)
+    bases = sorted(base for name in names if (base := base_of(name)) is not None)
     incarnation = read_incarnation(disk, directory)
     synced_end = SyncedEnd(disk, directory)
     noted = synced_end.noted
-    snapshots = snapshot_offsets(disk, directory)
+    snapshots = snapshot_offsets(names)
     if not bases and not snapshots and incarnation is None:
         # Fresh. The incarnation comes last: a directory that has one is whole.
         noted = Bounds(0, 0)

@@ -46,7 +46,7 @@ Invariants:
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -179,12 +179,10 @@ def snapshot_path(directory: str, offset: int) -> str:
     return f"{directory}/{SNAPSHOT_PREFIX}{offset:020d}"
 
 
-def snapshot_offsets(disk: Disk, directory: str) -> list[int]:
-    """Of all that stand, ascending."""
+def snapshot_offsets(names: Iterable[str]) -> list[int]:
+    """Of all snapshots among these files, ascending."""
     numbers = [
-        name.removeprefix(SNAPSHOT_PREFIX)
-        for name in disk.list(directory)
-        if name.startswith(SNAPSHOT_PREFIX)
+        name.removeprefix(SNAPSHOT_PREFIX) for name in names if name.startswith(SNAPSHOT_PREFIX)
     ]
     # A write-temp that a crash left behind is no number.
     return sorted(int(number) for number in numbers if number.isdigit())
@@ -199,7 +197,10 @@ def read_snapshot(disk: Disk, directory: str, offset: int) -> SnapshotFile | Non
 class SnapshotFiles:
     """The snapshots of one journal."""
 
-    def __init__(self, disk: Disk, directory: str, *, log_start: int = 0) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, *, log_start: int = 0, log_end: int | None = None
+    ) -> None:
+        """`log_end`: durably removes what speaks of more. Blocking. Raises OSError."""
         self._disk = disk
         self._directory = directory
         self.log_start = log_start
@@ -214,6 +215,9 @@ class SnapshotFiles:
         self.offsets = self._listed()
         # Offset of the newest one, as far as its name says; 0 where there is none.
         self.newest = max(self.offsets, default=0)
+        if log_end is not None and self.newest > log_end:
+            # One of what the log lost must not become the newest when the log has grown again.
+            self.drop_above(log_end)
 
     @property
     def rows_saved(self) -> dict[str, int]:
@@ -312,18 +316,19 @@ class SnapshotFiles:
 
     def drop_above(self, end: int) -> None:
         """Durably removes what speaks of frames that the log does not have."""
-        for offset in reversed(self._listed()):
+        listed = self._listed()
+        for offset in reversed(listed):
             if offset > end:
                 # What stands in its tables may be of frames that are cut: all is handed in again.
                 self._tables = {}
                 self._remove(offset)
-        self.offsets = self._listed()
+        self.offsets = [offset for offset in listed if offset <= end]
         self.newest = max(self.offsets, default=0)
 
     def sweep(self, bases: Sequence[int]) -> None:
         """Durably removes those that are not kept, then chunks of rows that none counts. Blocking.
         Raises OSError: then something is left, for the next time."""
-        listed = snapshot_offsets(self._disk, self._directory)
+        listed = snapshot_offsets(self._disk.list(self._directory))
         kept = kept_snapshots(listed, log_start=self.log_start, bases=bases) | {self._next_start}
         for offset in listed:
             if offset not in kept:
@@ -351,7 +356,7 @@ class SnapshotFiles:
 
     def _listed(self) -> list[int]:
         """Those before the log start are left out: what is behind them is gone in part."""
-        found = snapshot_offsets(self._disk, self._directory)
+        found = snapshot_offsets(self._disk.list(self._directory))
         return [offset for offset in found if offset >= self.log_start]
 
     def _path(self, offset: int) -> str:
