@@ -70,7 +70,7 @@ READY_POLL_SECONDS: Final = 0.01
 # How often a process that starts asks whether its logs are open.
 OPENED_POLL_SECONDS: Final = 0.1
 # And so many times what the last look took.
-OPENED_REST: Final = 20
+OPENED_REST: Final = 50
 # Between two attempts to start with an etcd that does not answer.
 ETCD_RETRY_SECONDS: Final = 0.5
 

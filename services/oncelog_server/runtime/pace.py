@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 # The loop's other work gets so many times what this takes, however often it is called for.
-PACE_REST: Final = 3
+PACE_REST: Final = 10
 # And never longer than this: a process that was stopped meanwhile took long.
 PAUSE_MS_MAX: Final = 200
 

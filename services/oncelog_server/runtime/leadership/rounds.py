@@ -25,7 +25,7 @@ from oncelog_server.core.ids import PartitionId
 # What is not done is looked at again after so long.
 ROUND_RETRY_MS: Final = 200
 # The loop's other work gets so many times what rounds take.
-ROUND_REST: Final = 3
+ROUND_REST: Final = 10
 # And never longer than this: a process that was stopped in the middle of a round looked for long.
 REST_MS_MAX: Final = 500
 

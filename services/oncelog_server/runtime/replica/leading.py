@@ -335,11 +335,14 @@ class Leadership:
         is."""
         if self._idle_since_ms is None:
             return 0
-        before_ms = self._around.clock.now().monotonic_ms - REST_AFTER_MS
-        if self._journal.log_end != self._begun_end and self._idle_since_ms > before_ms:
+        now_ms = self._around.clock.now().monotonic_ms
+        is_untouched = self._journal.log_end == self._begun_end
+        if not is_untouched and now_ms - self._idle_since_ms < REST_AFTER_MS:
             return 0
         machine_ms: int = self.machine.rests_ms
-        if self._done_since_ms is None or self._done_since_ms > before_ms:
+        # After a look that found all of it done.
+        shown_after_ms = LOOK_AT_WORK_MS if is_untouched else REST_AFTER_MS
+        if self._done_since_ms is None or now_ms - self._done_since_ms < shown_after_ms:
             return min(machine_ms, LOOK_AT_WORK_MS)
         return min(machine_ms, self.healing.rests_ms)
 
