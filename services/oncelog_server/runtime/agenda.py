@@ -128,7 +128,12 @@ class Agenda:
             # Before the look: what that stirs stays so.
             self._looks.set(partition, _look_at(now_ms, max(replica.rests_ms, 1)))
             replica.look()
-            if partition in self._resting and not replica.rests_ms:
+            if partition not in self._resting:
+                continue
+            if rests_ms := replica.rests_ms:
+                # It may have found something, and want another one sooner.
+                self._looks.set(partition, _look_at(now_ms, rests_ms))
+            else:
                 self.stir(replica)
 
     def _is_busy(self, partition: PartitionId) -> bool:

@@ -83,6 +83,22 @@ def test_i30_a_look_that_finds_work_ends_the_rest() -> None:
     assert (one.looks, one.ticks) == (1, 1 + 8)
 
 
+def test_a_look_that_finds_something_is_followed_by_another_when_that_is_due() -> None:
+    """It said before that it rests for long."""
+    replica = Replica(0, 10 * TICK_MS)
+    agenda = shelf(replica)
+    turns(agenda, 10)
+    replica.rests_ms = 1_000 * TICK_MS
+
+    def finds() -> None:
+        replica.looks += 1
+        replica.rests_ms = 2 * TICK_MS
+
+    replica.look = finds  # type: ignore[method-assign]
+    turns(agenda, 10)
+    assert replica.looks == 5
+
+
 def test_thousands_whose_time_comes_together_hold_up_nobody() -> None:
     many = [Replica(number, 10 * TICK_MS) for number in range(4 * RESTING_AT_ONCE)]
     agenda = shelf(*many)

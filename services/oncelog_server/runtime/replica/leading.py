@@ -149,6 +149,8 @@ class Leadership:
         # Since when ticks have nothing to do, and nothing is owed either; None: not so.
         self._idle_since_ms: int | None = None
         self._done_since_ms: int | None = None
+        # A report was made since.
+        self._is_shown = False
         # Log end behind EPOCH_START.
         self._begun_end: int = journal.log_end
 
@@ -323,6 +325,7 @@ class Leadership:
         self._idle_since_ms = _since(self._idle_since_ms, now.monotonic_ms, holds=self._is_idle)
         is_done = self._idle_since_ms is not None and not self._owes_work
         self._done_since_ms = _since(self._done_since_ms, now.monotonic_ms, holds=is_done)
+        self._is_shown = self._is_shown and is_done
         self.wake()
 
     def lose_replies(self, why: str) -> None:
@@ -340,11 +343,12 @@ class Leadership:
         if not is_untouched and now_ms - self._idle_since_ms < REST_AFTER_MS:
             return 0
         machine_ms: int = self.machine.rests_ms
-        # After a look that found all of it done.
-        shown_after_ms = LOOK_AT_WORK_MS if is_untouched else REST_AFTER_MS
-        if self._done_since_ms is None or now_ms - self._done_since_ms < shown_after_ms:
-            return min(machine_ms, LOOK_AT_WORK_MS)
-        return min(machine_ms, self.healing.rests_ms)
+        # Once more after a look that found all of it done.
+        sure_after_ms = LOOK_AT_WORK_MS if is_untouched else REST_AFTER_MS
+        done_ms = self._done_since_ms
+        if self._is_shown and done_ms is not None and now_ms - done_ms >= sure_after_ms:
+            return min(machine_ms, self.healing.rests_ms)
+        return min(machine_ms, LOOK_AT_WORK_MS)
 
     @property
     def is_looked_at(self) -> bool:
@@ -353,6 +357,7 @@ class Leadership:
 
     def _stir(self) -> None:
         self._idle_since_ms = self._done_since_ms = None
+        self._is_shown = False
         self._stirred()
 
     @property
@@ -477,6 +482,7 @@ class Leadership:
             reached_at=self.settling.reached_at,
             now_ms=self._around.clock.now().monotonic_ms,
         )
+        self._is_shown = self._done_since_ms is not None
         # A quiet partition, too, writes another one for the snapshot that failed, for one at which
         # its log could begin, or so that what is readable is settled.
         if self._snapshots.is_owed or self._could_begin_later() or self._lacks_snapshot():
