@@ -279,6 +279,27 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "gone-by-the-word-of-a-wiped-etcd",
+        "I18: nothing is gone by the word of an etcd that is not what it was",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.deletions:Deletions._answer",
+                "await self._confirm()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_cluster_view",
+                "test_i18_nothing_is_gone_by_the_word_of_an_etcd_that_went_back[wiped]",
+            ): "DID NOT RAISE",
+            unit(
+                "etcd/test_cluster_view",
+                "test_i18_nothing_is_gone_by_the_word_of_an_etcd_that_went_back[restored]",
+            ): "DID NOT RAISE",
+        },
+    ),
+    Bug(
         "followed-as-the-view-names-it",
         "I5: nobody is followed before his key was read, linearizably",
         (

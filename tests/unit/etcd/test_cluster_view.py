@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +16,15 @@ from oncelog_server.core.ids import (
     TopicId,
 )
 from oncelog_server.runtime.etcd import keys
-from oncelog_server.runtime.etcd.cluster_view import PROBE_MS
+from oncelog_server.runtime.etcd.cluster_view import PROBE_MS, ClusterView
+from oncelog_server.runtime.etcd.identity import ClusterSettings
 from oncelog_server.runtime.etcd.keys import LeaderValue, PartitionState, TopicValue
+from oncelog_server.runtime.etcd.memory import MemoryEtcd
 from oncelog_server.runtime.etcd.port import Delete, KeyValue, Put
+from oncelog_server.runtime.etcd.refusal import EtcdRefused
+from oncelog_server.runtime.storage.disk import RealDisk
 from oncelogpb.errors import Unavailable
+from tests.unit.etcd.test_identity import identity
 from tests.unit.etcd.world import Node, World
 
 TOPIC = TopicId(b"t" * 16)
@@ -251,6 +257,38 @@ def test_i1_nobody_is_told_gone_by_a_read_that_was_sent_before_he_asked(world: W
         counting.goes_on.set()
         assert await earlier
         assert not await later
+
+    world.run(story)
+
+
+@pytest.mark.parametrize("how", ["wiped", "restored"])
+def test_i18_nothing_is_gone_by_the_word_of_an_etcd_that_went_back(
+    world: World, tmp_path: Path, how: str
+) -> None:
+    """The process notices that a second later: until then it would drop what was acknowledged, as
+    of a topic that was deleted."""
+
+    async def story() -> None:
+        etcd = MemoryEtcd(world.server)
+        guard = identity(RealDisk(tmp_path), etcd)
+        await guard.join(ClusterSettings())
+        refused: list[BaseException] = []
+        view = ClusterView(etcd, cluster_id=b"c" * 16, guard=guard, on_fatal=refused.append)
+        await view.start()
+        backup = world.server.backup()
+        world.server.txn([], [topic_put()])
+        await asyncio.sleep(0.1)
+        assert await view.is_gone(GONE)
+        if how == "wiped":
+            world.server.wipe()
+        else:
+            world.server.restore(backup)
+        with pytest.raises(Unavailable):
+            await view.is_gone(TOPIC)
+        assert isinstance(refused[0], EtcdRefused), "it ends, and another one will not start"
+        with pytest.raises(Unavailable):
+            await view.exists(PartitionId(TOPIC, 0))
+        await view.stop()
 
     world.run(story)
 

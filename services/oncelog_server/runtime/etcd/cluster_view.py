@@ -76,6 +76,10 @@ class Guard(Protocol):
         """A key that was written at that revision, in the history that this process follows."""
         ...
 
+    async def recheck(self) -> None:
+        """That history is etcd's still. Raises EtcdUnavailable."""
+        ...
+
 
 def _control_topic(name: str, topic_id: TopicId) -> TopicInfo:
     """No key describes one; how many replicas it has is told by its partitions."""
@@ -107,7 +111,7 @@ class ClusterView:
         self.leaving: frozenset[str] = frozenset()
         self._topics: dict[str, TopicInfo] = {}
         self._names: dict[TopicId, str] = {}
-        self._deletions = Deletions(etcd, self._names.get, on_fatal)
+        self._deletions = Deletions(etcd, self._names.get, on_fatal, confirm=self._confirm)
         self._control: dict[TopicId, TopicInfo] = {
             topic_id: _control_topic(name, topic_id) for name, topic_id in CONTROL_TOPIC_IDS.items()
         }
@@ -195,6 +199,8 @@ class ClusterView:
             return True
         try:
             found, _ = await self._etcd.get(keys.partition_key(partition))
+            if found is None:
+                await self._confirm()
         except EtcdUnavailable as error:
             raise Unavailable(f"cannot ask etcd about {partition}: {error}") from error
         return found is not None
@@ -302,13 +308,29 @@ class ClusterView:
                 self._refuse_or_wait(error)
                 await asyncio.sleep(RETRY_MS / 1000)
 
+    async def _observe(self) -> None:
+        """Raises EtcdUnavailable."""
+        seen = 0 if self._guard is None else self._guard.revision
+        record, revision = await self._etcd.get(keys.CLUSTER)
+        if self._guard is not None:
+            self._guard.observe(record, revision, at_least=seen)
+
+    async def _confirm(self) -> None:
+        """What a read before did not find is not there: that was the etcd which this process knows.
+        One that was wiped, or is as it was before, has found nothing, either; it is noticed a
+        second later only. Raises EtcdUnavailable."""
+        try:
+            await self._observe()
+            if self._guard is not None:
+                await self._guard.recheck()
+        except EtcdUnavailable as error:
+            self._refuse_or_wait(error)
+            raise
+
     async def _probe(self) -> None:
         while True:
-            seen = 0 if self._guard is None else self._guard.revision
             try:
-                record, revision = await self._etcd.get(keys.CLUSTER)
-                if self._guard is not None:
-                    self._guard.observe(record, revision, at_least=seen)
+                await self._observe()
                 self._reachable = True
             except EtcdUnavailable as error:
                 self._reachable = False

@@ -6,13 +6,15 @@
 Invariants:
   * an answer is that of a read which was *sent after* the question: one sent before may be older
     than the topic, and would call gone what has just been made;
-  * gone is for ever, for an id is given out once: such an answer is remembered.
+  * gone is for ever, for an id is given out once: such an answer is remembered;
+  * nothing is gone by the word of an etcd that was wiped, or is as it was before: whoever hears
+    "gone" drops what was acknowledged.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from oncelog_server.core.ids import TopicId
@@ -32,11 +34,18 @@ class Deletions:
     """Of one process."""
 
     def __init__(
-        self, etcd: Etcd, name_of: Callable[[TopicId], str | None], on_fatal: Fatal
+        self,
+        etcd: Etcd,
+        name_of: Callable[[TopicId], str | None],
+        on_fatal: Fatal,
+        *,
+        confirm: Callable[[], Awaitable[None]],
     ) -> None:
-        """`name_of`: of a topic that this process knows still."""
+        """`name_of`: of a topic that this process knows still. `confirm`: this is the etcd that the
+        process knows, or it raises EtcdUnavailable."""
         self._etcd = etcd
         self._name_of = name_of
+        self._confirm = confirm
         self._on_fatal = on_fatal
         self._gone: dict[TopicId, None] = {}
         # For the next read.
@@ -71,6 +80,8 @@ class Deletions:
     async def _answer(self, asked: dict[TopicId, asyncio.Future[bool]]) -> None:
         try:
             standing = await self._standing(asked)
+            if not standing.issuperset(asked):
+                await self._confirm()
         except EtcdUnavailable as error:
             for answer in asked.values():
                 answer.set_exception(
