@@ -439,9 +439,9 @@ BUGS: Final = (
         "I14: a partition that was sought is begun anew",
         (
             Edit(
-                "oncelog.aio.buffering:BufferedPrefetcher._next",
-                "        if reading.pending is None or reading.next_offset != wanted:",
-                "        if reading.pending is None:",
+                "oncelog.aio.buffering:BufferedPrefetcher._begins",
+                "return reading.pending is None or reading.next_offset != wanted",
+                "return reading.pending is None",
             ),
             Edit(
                 "oncelog.aio.buffering:BufferedPrefetcher.follow_positions",
@@ -454,6 +454,23 @@ BUGS: Final = (
                 "client/test_buffering",
                 "test_i14_a_seek_gives_what_lies_there_whatever_was_read_ahead",
             ): "assert",
+        },
+    ),
+    Bug(
+        "begins-at-a-position-that-nobody-was-asked-of",
+        "I14: a buffered reader begins where its leader says, also when it seeks meanwhile",
+        (
+            Edit(
+                "oncelog.aio.buffering:BufferedPrefetcher._next",
+                "self._begin(reading, reading.told[0])",
+                "self._begin(reading, self._positions.fetch_position(partition) or 0)",
+            ),
+        ),
+        {
+            unit(
+                "client/test_buffering",
+                "test_i14_a_seek_while_its_leader_is_asked_gives_nothing_that_was_deleted",
+            ): "where what the leader said is",
         },
     ),
 )

@@ -248,7 +248,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog.aio.buffering:BufferedPrefetcher._begins",
-                "return reading.told is None or reading.told[0] != wanted",
+                "return reading.pending is None or reading.next_offset != wanted",
                 "return reading.points.at(wanted).iterator == 0",
             ),
             Edit(

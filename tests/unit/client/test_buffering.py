@@ -413,6 +413,32 @@ def test_i14_a_buffered_reader_gives_nothing_that_was_deleted(if_deleted: str) -
     consuming(work, [journal(*WHOLE[1:])], group="g", committed=2, if_deleted=if_deleted, **MEMORY)
 
 
+def test_i14_a_seek_while_its_leader_is_asked_gives_nothing_that_was_deleted() -> None:
+    """What the leader said is of another position, and the journal still has what was deleted."""
+
+    async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
+        points(transport, 4, {4: (1, 8, 0)})
+        inner, is_asked = transport.handlers["partition_leader.list_offsets"], asyncio.Event()
+
+        def list_offsets(to: Endpoint, request: leader.ListOffsetsRequest) -> Any:
+            is_asked.set()
+            return inner(to, request)
+
+        transport.handlers["partition_leader.list_offsets"] = list_offsets
+        polling = asyncio.create_task(consumer.poll(0.0))
+        # The answer is on its way now.
+        await is_asked.wait()
+        await polling
+        await consumer.seek("a", 0, 0)
+        await asyncio.sleep(1)
+        assert wanted(transport) == [1], "where what the leader said is"
+        assert await offsets_of(consumer, 3) == [4, 5, 6]
+        assert consumer.skipped == {TopicPartition("a", 0): 4}
+
+    whole = [journal(*WHOLE)]
+    consuming(work, whole, whole, group="g", committed=4, if_deleted="earliest", **MEMORY)
+
+
 def gone_from(start: int) -> leader.FetchReply:
     return refusal(0, errors.OffsetOutOfRange("the journal begins later", start=start, end=90))
 

@@ -156,6 +156,9 @@ class BufferedPrefetcher(Prefetcher):
     ) -> errors.OncelogError | None:
         """What the last stream has exposed comes first."""
         await self._room()
+        for partition in partitions:
+            # By another stream, perhaps long ago.
+            self._reading_of(partition).told = None
         beginning = [partition for partition in partitions if self._begins(partition)]
         error = await self._ask_where(leader, beginning) if beginning else None
         if error is not None:
@@ -191,12 +194,10 @@ class BufferedPrefetcher(Prefetcher):
         return False
 
     def _begins(self, partition: PartitionKey) -> bool:
-        """It does not go on where it is; and its leader did not say yet where it begins."""
+        """It does not go on where it is."""
         reading = self._reading_of(partition)
         wanted = self._positions.fetch_position(partition) or 0
-        if reading.pending is not None and reading.next_offset == wanted:
-            return False
-        return reading.told is None or reading.told[0] != wanted
+        return reading.pending is None or reading.next_offset != wanted
 
     async def _ask_where(
         self, leader: Endpoint, partitions: list[PartitionKey]
@@ -269,9 +270,12 @@ class BufferedPrefetcher(Prefetcher):
         reading = self._reading_of(partition)
         if reading.settled_to is not None:
             return super()._next(partition)
-        wanted = self._positions.fetch_position(partition) or 0
-        if reading.pending is None or reading.next_offset != wanted:
-            self._begin(reading, wanted)
+        if reading.told is not None:
+            # A seek that came behind its leader's word makes another stream, which asks anew: what
+            # it seeks may be deleted.
+            self._begin(reading, reading.told[0])
+        elif reading.pending is None:
+            self._begin(reading, self._positions.fetch_position(partition) or 0)
         assert reading.pending is not None
         return reading.pending.next
 
