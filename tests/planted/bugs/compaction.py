@@ -476,6 +476,17 @@ BUGS: Final = (
         {_when("test_a_disk_that_is_nearly_full_makes_it_wait_and_it_says_so"): "it waits"},
     ),
     Bug(
+        "pass-that-ends-before-a-hole-was-superseded",
+        "I33: a pass goes behind all by which something was taken out before",
+        (Edit(f"{PASS}.__init__", "min(max(below, behind_holes), log", "min(below, log"),),
+        {
+            unit(
+                "storage/test_cleaned_parts",
+                "test_i33_a_pass_goes_behind_what_another_has_taken_out",
+            ): "Kept(offset=0"
+        },
+    ),
+    Bug(
         "damage-left-out-of-a-pass",
         "I26: damage ends a pass, and nothing is guessed around it",
         (Edit(f"{PASS}._pieces", "raise self._log.found_damaged(file, found)", "return"),),

@@ -39,6 +39,7 @@ from oncelog_server.runtime.storage.data_file import (
     RewrittenFile,
 )
 from oncelog_server.runtime.storage.data_log import DataLog
+from oncelog_server.runtime.storage.data_note import NOT_KNOWN
 from oncelog_server.runtime.storage.data_walk import Damage, Extent, at_once, blocks_from
 from oncelogpb.errors import CorruptBatch, CorruptLog
 
@@ -80,9 +81,13 @@ class DataCleaning:
         self._settler = settler
         self._history = log.history
         self._from = log.compacted_to
+        # What a pass that was cut off, or another replica's, has taken out is superseded below
+        # there: an X before that would leave what the missing records superseded.
+        holes_below = log.cleanness.holes_below
+        behind_holes = 0 if holes_below == NOT_KNOWN else holes_below
         # X. Final once the keys were looked at.
-        self.below = min(below, log.settled_end)
-        self._at_least = at_least
+        self.below = min(max(below, behind_holes), log.settled_end)
+        self._at_least = max(at_least, behind_holes)
         self._visible_until_ms = visible_until_ms
         self._tombstones_below = tombstones_below
         self._said_at = said_at
