@@ -220,6 +220,8 @@ class Leadership:
         self.followers.begin(start + skip, inherited=self._hw)
         self._look_at_the_clock()
         may_lack_front = self._looked_at_front()
+        self.trimming.begun()
+        self.settling.begun()
         failpoints.reach("driver.epoch_start.before")
         at = self._journal.append(
             Frame(FrameKind.EPOCH_START),

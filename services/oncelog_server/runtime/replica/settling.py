@@ -85,7 +85,7 @@ class Settling:
         self._holes_are_damage = holes_are_damage
         # Snapshots that stand, ascending; those of which all is settled are left out, but the
         # newest. None: not looked at yet.
-        self._standing = self._standing_at_first()
+        self._standing: list[Standing] | None = None if settler is not None else []
         self._source: Source | None = None
         self._not_before_ms = 0
         self._worth = Worth(settles=self._data.settled_end > 0)
@@ -260,15 +260,16 @@ class Settling:
     def begin_anew(self) -> None:
         """The journal was cut, or is another one: what its snapshots said may have gone with them.
         Not beside a step."""
-        self._standing = self._standing_at_first()
+        self._standing = None if self._settler is not None else []
         self._source = self._weighed = self._uncounted = None
         self._worth = Worth(settles=self._data.settled_end > 0)
         self.reached_at = 0
 
-    def _standing_at_first(self) -> list[Standing] | None:
-        """Where there is no snapshot nothing is to be read: thousands need not wait for that."""
-        has_some = self._settler is not None and self._journal.snapshots.offsets
-        return None if has_some else []
+    def begun(self) -> None:
+        """Its replica leads: until that ends no other log, with snapshots, comes in the place of
+        this one."""
+        if not self._journal.snapshots.offsets:
+            self._standing = []
 
     # ------------------------------------------------------------------------------------ a step
 
@@ -277,6 +278,10 @@ class Settling:
         False: there is nothing to do now."""
         if not self.is_due:
             return False
+        if self._standing is None and not self._journal.snapshots.offsets:
+            # Nothing is to be read: thousands need not wait for each other.
+            self._standing = []
+            return self.is_due
         places = self._around.settling
         if places.locked():
             places.wait(self._again)

@@ -58,7 +58,7 @@ class Trimming:
         self._around = around
         self._held_by = held_by
         # Of the newest state below the high watermark that said it; None: not read yet.
-        self._needs = self._needs_at_first()
+        self._needs: Needs | None = None
         # Where that state stood of which its `needed_from` is.
         self._said_at = 0
         # What the leader's machine says, and the log end at which it did.
@@ -112,11 +112,14 @@ class Trimming:
     def begin_anew(self) -> None:
         """The journal was cut, or is another one: what its snapshots said may have gone with them.
         Not beside a step."""
-        self._needs, self._sample = self._needs_at_first(), None
+        self._needs = self._sample = None
         self._settled, self._said_at, self._settled_at = Needs(), 0, 0
 
-    def _needs_at_first(self) -> Needs | None:
-        return None if self._journal.snapshots.offsets else Needs()
+    def begun(self) -> None:
+        """Its replica leads: until that ends no other log, with snapshots, comes in the place of
+        this one."""
+        if not self._journal.snapshots.offsets:
+            self._needs = Needs()
 
     # ------------------------------------------------------------------------------ what is due
 
