@@ -304,6 +304,15 @@ GROUPS = [
         given(5, 6, "a", 3),
     ),
     story(
+        "i23 an instance is replaced by who asked first and joined last",
+        [],
+        beat(0, 4, "b", 0, 5, instance="i"),
+        beat(1, 2, "a", 0, 3, 0, instance="i"),
+        beat(4, 5, "c", 0, 6, 0, instance="j"),
+        FED,
+        given(6, 7, "a", 3),
+    ),
+    story(
         "i23 who replaced an instance is given what a third one was told it has",
         [23],
         beat(0, 1, "a", 0, 3, 0, instance="i"),

@@ -73,8 +73,8 @@ class Ownership:
         self._told: dict[str, list[tuple[int, int]]] = defaultdict(list)
         self.assigned: dict[tuple[str, Place], list[Assigned]] = defaultdict(list)
         self.lives: dict[str, dict[str, Lives]] = defaultdict(dict)
-        # Of an instance of a group: when each member that had its name was first heard of.
-        self._instances: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+        # Of an instance of a group: from when to when each member of its name may have joined.
+        self._instances: dict[tuple[str, str], dict[str, tuple[int, int]]] = defaultdict(dict)
         # When a member was surely gone, and what says so.
         self.gone: dict[tuple[str, str], Operation] = {}
         # Groups of which somebody took members out by hand.
@@ -111,17 +111,18 @@ class Ownership:
         """Somebody else may have taken its place under its name by then: whom its partitions go to
         need not wait for it."""
         return any(
-            member in heard and any(heard[member] < at < before_us for at in heard.values())
-            for (whose, _), heard in self._instances.items()
-            if whose == group
+            first < before_us and last > joins[member][0]
+            for (whose, _), joins in self._instances.items()
+            if whose == group and member in joins
+            for other, (first, last) in joins.items()
+            if other != member
         )
 
     def _hear(self, operation: Operation) -> None:
         args, results = operation.args, operation.results
         group, member = args["group"], args["member"]
         if args.get("instance"):
-            heard = self._instances[group, args["instance"]]
-            heard[member] = min(heard.get(member, operation.invoked_us), operation.invoked_us)
+            self._may_join(self._instances[group, args["instance"]], operation)
         leaves, known = bool(args.get("leaving")), self.lives[group].get(member)
         if not operation.is_ok:
             refused = results.get("reason") in GONE and int(args.get("generation", 0)) > 0
@@ -141,6 +142,14 @@ class Ownership:
             place = Place(item["topic"], item["partition"])
             answer = Assigned(generation, member, args.get("instance") or "", operation)
             self.assigned[group, place].append(answer)
+
+    def _may_join(self, joins: dict[str, tuple[int, int]], operation: Operation) -> None:
+        """What is sent again, or answered late, may come after the join of another."""
+        member, asked_us = operation.args["member"], operation.invoked_us
+        first, last = joins.get(member, (asked_us, asked_us))
+        if not operation.args.get("generation"):
+            last = max(last, operation.ended_us)
+        joins[member] = min(first, asked_us), last
 
     def _note_gone(self, group: str, member: str, operation: Operation) -> None:
         before = self.gone.get((group, member))
