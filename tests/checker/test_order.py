@@ -19,9 +19,26 @@ from tests.checker.telling import (
     read,
     send,
     stands,
+    step,
     story,
 )
 
+_REFUSED = {"reason": "TRANSACTION_ENDED"}
+# Of a consumer that stood at 3: the second is known to have gone.
+_TWO_IN_FLIGHT = (
+    op("produce", 0, 1, topic="in", partition=0, values=["i", "j"]),
+    move(10, 20, "none", 3, consumer="c2"),
+    stands(21, 22, 3, consumer="d", group="g"),
+    op(
+        "read",
+        22,
+        23,
+        {"parts": [{**IN0, "partition": 0, "records": [[3, "i"], [4, "j"]]}]},
+        consumer="d",
+    ),
+    commit(24, 60, "x", _REFUSED, how="fail", offsets=[step(3, 4, consumer="d")]),
+    commit(26, 30, "y", _REFUSED, how="fail", offsets=[step(4, 5, consumer="d")], builds_on="x"),
+)
 ORDER = [
     story(
         "i10 committed, and builds on one in flight that was refused",
@@ -217,6 +234,18 @@ ORDER = [
         move(24, 25, 3, 5, consumer="d"),
         move(30, 40, 5, 9),
         stands(50, 51, 5, consumer="d", group="g"),
+    ),
+    story(
+        "i15 it goes back behind the one in flight that is refused later",
+        [],
+        *_TWO_IN_FLIGHT,
+        stands(32, 33, 4, consumer="d", group="g"),
+    ),
+    story(
+        "i15 it goes on behind the one in flight that it gave up",
+        [15],
+        *_TWO_IN_FLIGHT,
+        stands(32, 33, 5, consumer="d", group="g"),
     ),
 ]
 

@@ -242,11 +242,14 @@ def _asked_by_place(facts: Facts) -> dict[str, dict[Place, list[OffsetCommit]]]:
 
 def _on_its_way(sent: Sequence[OffsetCommit], step: Operation) -> OffsetCommit | None:
     """The last one that was asked for before, where nobody knew by then what became of it: an abort
-    takes the consumer back to where it ends."""
+    takes the consumer back to where it ends. What was given up behind it goes with the abort."""
     count = bisect_left(sent, step.line, key=lambda commit: commit.asked.line)
-    if count == 0 or 0 < sent[count - 1].asked.end_line < step.line:
-        return None
-    return sent[count - 1]
+    for commit in reversed(sent[:count]):
+        if not 0 < commit.asked.end_line < step.line:
+            return commit
+        if commit.asked.is_ok:
+            return None
+    return None
 
 
 def _answered(commit: OffsetCommit) -> Operation | None:
