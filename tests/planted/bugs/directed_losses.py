@@ -112,7 +112,7 @@ BUGS: Final = (
             # What was seen written is not there any more, either.
             Edit(
                 f"{_IDENTITY}.recheck",
-                "if not await has_history_of(self._etcd, known):",
+                "if not await has_history_of(self._etcd, self._remembered):",
                 "if False:",
             ),
         ),
@@ -128,7 +128,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.etcd.identity:ClusterIdentity.recheck",
-                "if not await has_history_of(self._etcd, known):",
+                "if not await has_history_of(self._etcd, self._remembered):",
                 "if False:",
             ),
         ),

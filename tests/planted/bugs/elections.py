@@ -300,6 +300,24 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "gone-by-the-revision-alone",
+        "I18: a key that was seen written tells an etcd that went back and on",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.cluster_view:ClusterView._confirm",
+                "await self._guard.recheck()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_cluster_view",
+                "test_i18_nothing_is_gone_by_the_word_of_an_etcd_that_went_back"
+                "[restored, and went on]",
+            ): "DID NOT RAISE",
+        },
+    ),
+    Bug(
         "followed-as-the-view-names-it",
         "I5: nobody is followed before his key was read, linearizably",
         (

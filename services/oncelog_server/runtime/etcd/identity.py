@@ -191,11 +191,7 @@ class ClusterIdentity:
     async def recheck(self) -> None:
         """After the loss of a lease: etcd may have been restored meanwhile, and be past the
         revision that was seen. Raises EtcdUnavailable; EtcdRefused, which ends the process."""
-        known = self._remembered
-        if self._witness is not None:
-            # The newest, which the file may not have yet.
-            known = msgspec.structs.replace(known, witness=_make_witness(self._witness))
-        if not await has_history_of(self._etcd, known):
+        if not await has_history_of(self._etcd, self._remembered):
             error = _another_history(self._revision)
             self._fatal(error)
             raise error
