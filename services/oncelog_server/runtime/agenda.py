@@ -124,6 +124,9 @@ class Agenda:
         now_ms = self._now_ms()
         self._looks.turn(now_ms)
         for partition in list(self._looks.due(RESTING_AT_ONCE)):
+            if partition not in self._resting:
+                # The look of another one has stirred or dropped it.
+                continue
             replica = self._resting[partition]
             # Before the look: what that stirs stays so.
             self._looks.set(partition, _look_at(now_ms, max(replica.rests_ms, 1)))

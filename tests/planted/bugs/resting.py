@@ -44,6 +44,23 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "scrubs-before-what-is-owed",
+        "a look brings along what is owed, and scrubs where nothing is",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.driver:Driver.look",
+                "        self.tick()\n",
+                "        self.tick()\n        if led is not None:\n            led.scrub()\n",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_resting",
+                "test_a_look_brings_along_what_is_owed_and_scrubs_only_where_nothing_is",
+            ): "who owes something does that first"
+        },
+    ),
+    Bug(
         "look-that-finds-something-and-forgets-it",
         "who finds something at a look is looked at again when that is due",
         (

@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import pytest
+
 from oncelog_server.core.machine import REST_MS_MAX
 from oncelog_server.runtime.replica.leading import LOOK_AT_WORK_MS, REST_AFTER_MS
 from oncelog_server.runtime.replicas import CHECKPOINTS_AT_ONCE
@@ -130,6 +132,25 @@ def test_nobody_rests_for_long_before_others_can_count_on_what_it_synced() -> No
         shown = shelf.reporter.gauges.get(("high_watermark", str(PARTITION)))
         assert shown == driver.high_watermark
         assert (driver.journal.is_noted, driver.rests_ms) == (True, REST_MS_MAX)
+
+    story(tell)
+
+
+def test_a_look_brings_along_what_is_owed_and_scrubs_only_where_nothing_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A step of a scrub would take the place of a snapshot, a step of settling, a mend."""
+
+    async def tell(shelf: Shelf) -> None:
+        await shelf.granted(1)
+        driver = shelf.replicas.lead(PARTITION)
+        assert driver._epochs.led is not None
+        rests: list[int] = []
+        monkeypatch.setattr(driver._epochs.led, "scrub", lambda: rests.append(driver.rests_ms))
+        await driver.submit(Add(1))
+        await turn(shelf, 4 * REST_AFTER_TICKS, reports=False)
+        await turn(shelf, 2 * LOOK_TICKS)
+        assert set(rests) == {REST_MS_MAX}, "who owes something does that first"
 
     story(tell)
 

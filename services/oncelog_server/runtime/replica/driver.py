@@ -483,11 +483,12 @@ class Driver:
     def look(self) -> None:
         """Now and then, at rest."""
         led = self._epochs.led
-        if led is not None:
-            self.tick()
-            led.scrub()
+        self.tick()
         if led is None or led.is_looked_at:
             self.report()
+        else:
+            # After a report that comes last, for it takes the place of all else.
+            led.scrub()
 
     def tick(self) -> None:
         """Called every `tick_ms` while something is to be done."""
