@@ -428,8 +428,31 @@ BUGS: Final = (
     Bug(
         "compacted-in-spite-of-the-lag",
         "min.compaction.lag.ms: what became readable just now is not compacted",
-        (Edit(f"{PASS}._add", "if is_late and", "if False and"),),
+        (Edit(f"{PASS}._add", "if until_ms is not None and", "if False and"),),
         {_when("test_what_became_readable_just_now_is_not_compacted_yet"): "assert"},
+    ),
+    Bug(
+        "lag-left-out-of-a-block-that-was-joined",
+        "min.compaction.lag.ms: of a joined block, too, only what has to be is compacted",
+        (
+            Edit(
+                f"{PASS}._add",
+                "self.below, self.late_ms = min(self.below, least), block.time_ms",
+                "if block.first_offset >= self._at_least:\n"
+                "                self.below, self.late_ms = min(self.below, least), block.time_ms",
+            ),
+        ),
+        {_when("test_what_became_readable_just_now_is_not_compacted_yet"): "it waits"},
+    ),
+    Bug(
+        "holes-that-a-pass-ended-before-stay",
+        "I33: a pass that ended before what something was taken out for is followed by another",
+        (Edit(f"{WHEN}._goes_on_anew", "(reached and", "(False and"),),
+        {
+            _when("test_i33_a_pass_that_ended_before_a_hole_was_superseded_is_followed_by_one"): (
+                "it was not compacted within that time"
+            ),
+        },
     ),
     Bug(
         "full-memory-ends-compaction-for-an-hour",

@@ -229,6 +229,22 @@ def test_what_became_readable_just_now_is_not_compacted_yet() -> None:
     story(tell)
 
 
+def test_i33_a_pass_that_ended_before_a_hole_was_superseded_is_followed_by_one() -> None:
+    """The hole came with a part of another replica's, for something that was not settled here."""
+
+    async def tell(replica: Replica) -> None:
+        replica.settle(large(20))
+        replica.says.compaction = Compaction(True)
+        await replica.compacted(20)
+        said = replica.data.cleanness
+        replica.data.note_cleanness(said._replace(holes_below=22))
+        await replica.goes_on(for_ms=LOOK_EVERY_MS)
+        replica.settle(large(4))
+        await replica.compacted(22, within_ms=LOOK_EVERY_MS)
+
+    story(tell)
+
+
 def test_a_log_of_which_all_is_too_young_is_not_gone_through_again_and_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

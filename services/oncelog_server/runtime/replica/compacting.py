@@ -38,6 +38,7 @@ from oncelog_server.runtime.replica.settling import (
     Settling,
 )
 from oncelog_server.runtime.storage.data_cleaning import DataCleaning, Overtaken, dirty_bytes
+from oncelog_server.runtime.storage.data_note import NOT_KNOWN
 from oncelog_server.runtime.storage.journal import Journal
 from oncelogpb.errors import CorruptLog, OncelogError
 
@@ -143,7 +144,7 @@ class Compacting:
             return self.holds_up_readers and not turn.is_hurried_by(self)
         if self._is_behind_point:
             return True
-        may_look = self._goes_on or self._now_ms() >= self._look_after_ms
+        may_look = self._goes_on_anew or self._now_ms() >= self._look_after_ms
         return may_look and self._is_worth_a_look
 
     @property
@@ -173,6 +174,15 @@ class Compacting:
             return False
         point = known.compaction.compacted_below
         return max(self._data.compacted_to, self.asked.compacted_below) < point
+
+    @property
+    def _goes_on_anew(self) -> bool:
+        """The last pass did not come to the end of what it was for, or not behind all by which
+        something is gone here: memory was full, or that was not settled yet."""
+        data = self._data
+        holes_below = data.cleanness.holes_below
+        reached = data.compacted_to > 0 and holes_below != NOT_KNOWN
+        return self._goes_on or (reached and data.compacted_to < min(holes_below, data.settled_end))
 
     @property
     def _is_worth_a_look(self) -> bool:
@@ -226,7 +236,7 @@ class Compacting:
 
     async def _begin(self) -> bool:
         """False: it is not worth it yet, or not its turn."""
-        is_wanted = self._is_behind_point or self._goes_on
+        is_wanted = self._is_behind_point or self._goes_on_anew
         if not is_wanted and not await self._is_worth_it():
             return False
         turn = self._around.compacting

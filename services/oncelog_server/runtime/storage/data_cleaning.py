@@ -180,11 +180,12 @@ class DataCleaning:
     def _add(self, block: Block) -> bool:
         """False: no more is looked at."""
         until_ms = self._visible_until_ms
-        is_late = until_ms is not None and block.time_ms > until_ms
-        if is_late and block.first_offset >= self._at_least:
-            self.below = min(self.below, max(block.first_offset, self._from))
-            self.late_ms = block.time_ms
-            return False
+        if until_ms is not None and block.time_ms > until_ms:
+            # Of a block that an earlier pass has joined, some may have to be looked at.
+            least = max(block.first_offset, self._at_least, self._from)
+            self.below, self.late_ms = min(self.below, least), block.time_ms
+            if block.first_offset >= self.below:
+                return False
         offsets = block.offsets
         first = bisect_left(offsets, self._from)
         end = bisect_left(offsets, self.below)
