@@ -34,6 +34,7 @@ from tests.integration.cluster import COORDINATOR, PARTITION_LEADER, Cluster, ru
 pytestmark = pytest.mark.integration
 
 PRODUCERS: Final = 100_000 if os.environ.get("ONCELOG_FAULTS", "").startswith("all") else 20_000
+LOADING_TRIES = 100
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 # What docs/operating.md says of each, and what comes and goes with so many calls in flight.
@@ -203,7 +204,12 @@ def test_as_many_producers_as_a_partition_may_have(tmp_path: Path) -> None:
         request = _init(group, 7)
         again = await crowd.unary(COORDINATOR, "init_producer", request)
         assert again.producer.generation == generation, "it is the same instance"
-        repeat = await crowd.unary(PARTITION_LEADER, "produce", _plain(where, 7))
+        # Who is ready may still answer that it loads.
+        for _ in range(LOADING_TRIES):
+            repeat = await crowd.unary(PARTITION_LEADER, "produce", _plain(where, 7))
+            if not repeat.results[0].HasField("error"):
+                break
+            await asyncio.sleep(0.2)
         assert repeat.results[0].duplicate
 
     story(tmp_path, tell)

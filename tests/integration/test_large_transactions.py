@@ -55,7 +55,8 @@ def test_i8_i9_a_large_transaction_takes_files_and_no_memory(cluster: Cluster) -
         with Memory(processes) as memory, Beside(cluster.bootstrap, TOPIC) as beside:
             written = write(log, TOPIC, SIZE_BYTES)
             others = read_whole(log, TOPIC, written.records)
-            assert 0 < others <= len(beside.took_ms), "others are committed before it"
+            # Of one the answer may be on its way.
+            assert 0 < others <= len(beside.took_ms) + 1, "others are committed before it"
             until(lambda: journal_files(cluster, topic_id) < FILES_LEFT, "its journal goes")
         assert read_whole(log, TOPIC, written.records) >= others, "the same is read of blocks"
     for role, grown_mib in memory.grown_mib.items():
