@@ -24,8 +24,8 @@ from tests.checker.telling import (
 )
 
 _REFUSED = {"reason": "TRANSACTION_ENDED"}
-# Of a consumer that stood at 3: the second is known to have gone.
-_TWO_IN_FLIGHT = (
+# A consumer that stood at 3.
+_GIVEN_TWO = (
     op("produce", 0, 1, topic="in", partition=0, values=["i", "j"]),
     move(10, 20, "none", 3, consumer="c2"),
     stands(21, 22, 3, consumer="d", group="g"),
@@ -36,6 +36,10 @@ _TWO_IN_FLIGHT = (
         {"parts": [{**IN0, "partition": 0, "records": [[3, "i"], [4, "j"]]}]},
         consumer="d",
     ),
+)
+# The second is known to have gone.
+_TWO_IN_FLIGHT = (
+    *_GIVEN_TWO,
     commit(24, 60, "x", _REFUSED, how="fail", offsets=[step(3, 4, consumer="d")]),
     commit(26, 30, "y", _REFUSED, how="fail", offsets=[step(4, 5, consumer="d")], builds_on="x"),
 )
@@ -221,16 +225,7 @@ ORDER = [
         "i15 it goes back to its own commit",
         [],
         stands(1, 2, 0, consumer="c", group="g"),
-        move(10, 20, "none", 3, consumer="c2"),
-        stands(21, 22, 3, consumer="d", group="g"),
-        op("produce", 0, 1, topic="in", partition=0, values=["i", "j"]),
-        op(
-            "read",
-            22,
-            23,
-            {"parts": [{**IN0, "partition": 0, "records": [[3, "i"], [4, "j"]]}]},
-            consumer="d",
-        ),
+        *_GIVEN_TWO,
         move(24, 25, 3, 5, consumer="d"),
         move(30, 40, 5, 9),
         stands(50, 51, 5, consumer="d", group="g"),

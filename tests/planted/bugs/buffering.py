@@ -463,7 +463,8 @@ BUGS: Final = (
             Edit(
                 "oncelog.aio.buffering:BufferedPrefetcher._next",
                 "self._begin(reading, reading.told[0])",
-                "self._begin(reading, self._positions.fetch_position(partition) or 0)",
+                "reading.told = None\n"
+                "            self._begin(reading, self._positions.fetch_position(partition) or 0)",
             ),
         ),
         {

@@ -447,7 +447,7 @@ BUGS: Final = (
     Bug(
         "holes-that-a-pass-ended-before-stay",
         "I33: a pass that ended before what something was taken out for is followed by another",
-        (Edit(f"{WHEN}._goes_on_anew", "(reached and", "(False and"),),
+        (Edit(f"{WHEN}._goes_on_anew", "or 0 < self", "or 2**63 < self"),),
         {
             _when("test_i33_a_pass_that_ended_before_a_hole_was_superseded_is_followed_by_one"): (
                 "it was not compacted within that time"
@@ -501,7 +501,13 @@ BUGS: Final = (
     Bug(
         "pass-that-ends-before-a-hole-was-superseded",
         "I33: a pass goes behind all by which something was taken out before",
-        (Edit(f"{PASS}.__init__", "min(max(below, behind_holes), log", "min(below, log"),),
+        (
+            Edit(
+                f"{PASS}.__init__",
+                "max(min(below, log.settled_end), log.holes_end)",
+                "min(below, log.settled_end)",
+            ),
+        ),
         {
             unit(
                 "storage/test_cleaned_parts",

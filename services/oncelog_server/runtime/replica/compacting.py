@@ -38,7 +38,6 @@ from oncelog_server.runtime.replica.settling import (
     Settling,
 )
 from oncelog_server.runtime.storage.data_cleaning import DataCleaning, Overtaken, dirty_bytes
-from oncelog_server.runtime.storage.data_note import NOT_KNOWN
 from oncelog_server.runtime.storage.journal import Journal
 from oncelogpb.errors import CorruptLog, OncelogError
 
@@ -179,10 +178,7 @@ class Compacting:
     def _goes_on_anew(self) -> bool:
         """The last pass did not come to the end of what it was for, or not behind all by which
         something is gone here: memory was full, or that was not settled yet."""
-        data = self._data
-        holes_below = data.cleanness.holes_below
-        reached = data.compacted_to > 0 and holes_below != NOT_KNOWN
-        return self._goes_on or (reached and data.compacted_to < min(holes_below, data.settled_end))
+        return self._goes_on or 0 < self._data.compacted_to < self._data.holes_end
 
     @property
     def _is_worth_a_look(self) -> bool:

@@ -39,7 +39,6 @@ from oncelog_server.runtime.storage.data_file import (
     RewrittenFile,
 )
 from oncelog_server.runtime.storage.data_log import DataLog
-from oncelog_server.runtime.storage.data_note import NOT_KNOWN
 from oncelog_server.runtime.storage.data_walk import Damage, Extent, at_once, blocks_from
 from oncelogpb.errors import CorruptBatch, CorruptLog
 
@@ -83,11 +82,9 @@ class DataCleaning:
         self._from = log.compacted_to
         # What a pass that was cut off, or another replica's, has taken out is superseded below
         # there: an X before that would leave what the missing records superseded.
-        holes_below = log.cleanness.holes_below
-        behind_holes = 0 if holes_below == NOT_KNOWN else holes_below
+        self._at_least = max(at_least, log.holes_end)
         # X. Final once the keys were looked at.
-        self.below = min(max(below, behind_holes), log.settled_end)
-        self._at_least = max(at_least, behind_holes)
+        self.below = max(min(below, log.settled_end), log.holes_end)
         self._visible_until_ms = visible_until_ms
         self._tombstones_below = tombstones_below
         self._said_at = said_at

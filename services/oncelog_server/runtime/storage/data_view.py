@@ -23,7 +23,7 @@ from oncelog_server.core.block import Block
 from oncelog_server.core.cleaning import Cleanness
 from oncelog_server.runtime.storage.data_damage import DamagedRange, KnownDamage
 from oncelog_server.runtime.storage.data_file import DataFile, OpenDataFiles
-from oncelog_server.runtime.storage.data_note import DataNote
+from oncelog_server.runtime.storage.data_note import NOT_KNOWN, DataNote
 from oncelog_server.runtime.storage.data_walk import (
     Checked,
     Damage,
@@ -91,6 +91,13 @@ class DataView:
     def compacted_to(self) -> int:
         """Offset, at most the settled end: what a record below supersedes is gone."""
         return max(self.begin, min(self._settled.compacted_to, self.settled_end))
+
+    @property
+    def holes_end(self) -> int:
+        """Offset, at most the settled end: what a record below supersedes may be gone. 0: nothing
+        is, or nobody knows."""
+        holes_below = self._settled.holes_below
+        return 0 if holes_below == NOT_KNOWN else min(holes_below, self.settled_end)
 
     @property
     def cleanness(self) -> Cleanness:

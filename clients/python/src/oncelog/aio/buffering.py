@@ -243,7 +243,6 @@ class BufferedPrefetcher(Prefetcher):
         reading.settled_to = has_from
         if has_from is not None:
             self._clear(reading)
-            reading.told = None
             return None
         if listed.HasField("journal_point"):
             told = listed.journal_point
@@ -406,7 +405,7 @@ class BufferedPrefetcher(Prefetcher):
         reading.settle()
         self._clear(reading)
         told, reading.told = reading.told, None
-        point = told[1] if told is not None and told[0] == wanted else None
+        point = None if told is None else told[1]
         if point is None:
             point = reading.points.at(wanted)
         reading.pending = PendingTransactions(
