@@ -53,19 +53,20 @@ def require_positions_here(
     _refuse(protocol, written, described)
 
 
-def require_only_sink(protocol: Protocol, written: TaskWritten) -> None:
+def require_only_sink(protocol: Protocol, written: TaskWritten) -> bool:
     """The same for a streaming sink that may not know the groups: a query has one, so no other
-    transaction of this batch holds positions. Asked once per run. Raises SinkMismatch."""
+    transaction of this batch holds positions. Asked once per run; False where nobody answers.
+    Raises SinkMismatch."""
     run = (written.key.scope, written.key.instance_id)
     if run in _found_alone:
-        return
+        return True
     request = coordinator_pb2.ListTransactionsRequest(states=[pb.TRANSACTION_STATE_ONGOING])
     try:
         reply = protocol.call("coordinator.list_transactions", request, timeout_ms=ASK_TIMEOUT_MS)
         # Of any group: they all live in one topic.
         [positions] = offset_partitions(protocol, [written.key.scope])
     except errors.OncelogError:
-        return
+        return False
     holding = [
         found
         for found in reply.transactions
@@ -75,6 +76,7 @@ def require_only_sink(protocol: Protocol, written: TaskWritten) -> None:
     _found_alone[run] = None
     if len(_found_alone) > RUNS_KEPT:
         del _found_alone[next(iter(_found_alone))]
+    return True
 
 
 def _refuse(

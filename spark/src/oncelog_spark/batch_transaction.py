@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final, Literal
+from weakref import WeakKeyDictionary
 
 from pyspark import TaskContext
 
@@ -31,12 +32,22 @@ from oncelogpb.v1 import types_pb2 as pb
 if TYPE_CHECKING:
     from oncelog.protocol import Protocol
 
-# Idle time after which a batch's transaction is aborted: a task may compute for long before its
-# first record. A driver that died is fenced by its next run long before.
+# Idle time after which a batch's transaction is aborted, unless `transactionTimeout` says another:
+# a task may compute for long before its first record. A driver that died is fenced by its next run
+# long before.
 IDLE_TIMEOUT_MS: Final = 15 * 60 * 1000
 # How long a task waits for its transaction, and the driver for its commit.
 ENTER_TIMEOUT_MS: Final = 60_000
 COMMIT_TIMEOUT_MS: Final = 60_000
+
+# Runs whose generations a process remembers, per connection.
+GENERATIONS_MAX: Final = 100
+
+# Of the runs that this process has entered a batch of; a task asks once, and not for each batch.
+_generations: WeakKeyDictionary[Protocol, dict[tuple[str, str, bytes], pb.Producer]] = (
+    WeakKeyDictionary()
+)
+_group_partitions: WeakKeyDictionary[Protocol, dict[str, pb.Partition]] = WeakKeyDictionary()
 
 # Local properties that Spark gives every task of a micro-batch.
 BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
@@ -49,6 +60,11 @@ DESCRIPTION_PROPERTY: Final = "spark.job.description"
 class TransactionLost(RuntimeError):
     """The batch's transaction cannot be used (any more). Nothing of it will be seen; restart the
     query and Spark runs the batch again."""
+
+
+class CheckpointBehind(RuntimeError):
+    """The query's checkpoint is older than what the query committed: it plans batches anew whose
+    numbers are taken, and other records would be in them. Nothing was written."""
 
 
 class SecondWrite(RuntimeError):
@@ -150,21 +166,28 @@ def enter(
     key: TransactionKey,
     parts: Sequence[pb.Partition] = (),
     *,
+    idle_timeout_ms: int = IDLE_TIMEOUT_MS,
     timeout_ms: int = ENTER_TIMEOUT_MS,
 ) -> Entered:
     """Opens the transaction of the batch, or joins it. `parts` announces partitions that will take
-    part; those of whoever opens it count. Raises TransactionLost, QueryNameTaken, or an
-    OncelogError (ProducerFenced: a later run of the query took over)."""
+    part; those of whoever opens it count, and so does its `idle_timeout_ms`. Raises
+    TransactionLost, CheckpointBehind, QueryNameTaken, or an OncelogError (ProducerFenced: a later
+    run of the query took over)."""
     key = resolved(protocol, key)
-    reply = register(protocol, key, timeout_ms=timeout_ms)
-    query_names.require_known(key, reply)
+    run = (key.producer_name, key.group, key.instance_id)
+    known = _generations.setdefault(protocol, {})
+    producer = known.pop(run, None)
+    if producer is None:
+        reply = register(protocol, key, timeout_ms=timeout_ms)
+        query_names.require_known(key, reply)
+        producer = reply.producer
     try:
         begun = protocol.call(
             "coordinator.begin_transaction",
             coordinator_pb2.BeginTransactionRequest(
-                producer=reply.producer,
+                producer=producer,
                 request_id=key.number,
-                timeout_ms=IDLE_TIMEOUT_MS,
+                timeout_ms=idle_timeout_ms,
                 commit_seq=commit_seq(key),
                 parts=parts,
             ),
@@ -175,9 +198,25 @@ def enter(
             f"producer {key.shown} still has an earlier transaction open ({error}): does "
             "the query have an Oncelog sink of that name, and only one query use it?"
         ) from error
-    return Entered(
-        _standing(begun, key), begun.tx_id, reply.producer.producer_id, reply.producer.generation
-    )
+    standing = _standing(begun, key)
+    if standing is Standing.ALREADY_COMMITTED:
+        _require_last(key, register(protocol, key, timeout_ms=timeout_ms).last_commit_seq)
+    # Back only where that went well: what is wrong with it, another InitProducer tells.
+    known[run] = producer
+    if len(known) > GENERATIONS_MAX:
+        del known[next(iter(known))]
+    return Entered(standing, begun.tx_id, producer.producer_id, producer.generation)
+
+
+def _require_last(key: TransactionKey, last: pb.CommitSeq) -> None:
+    """Of what is committed, Spark replays the last batch alone. Raises CheckpointBehind."""
+    if last.scope == key.scope and last.number > key.number:
+        raise CheckpointBehind(
+            f"batch {key.number} of query {key.scope} was committed long ago, the last one is "
+            f"{last.number}: its checkpoint was put back to an earlier state. The positions that "
+            "it plans from are not those of that time, so records would be left out. Start the "
+            "query with a new checkpoint: with `group` it goes on where that stands"
+        )
 
 
 def second_write(key: TransactionKey) -> SecondWrite:
@@ -190,7 +229,11 @@ def second_write(key: TransactionKey) -> SecondWrite:
 
 
 def register_positions(
-    protocol: Protocol, entered: Entered, offsets: offset_manager_pb2.GroupOffsets
+    protocol: Protocol,
+    entered: Entered,
+    offsets: offset_manager_pb2.GroupOffsets,
+    *,
+    idle_timeout_ms: int = IDLE_TIMEOUT_MS,
 ) -> None:
     """Makes the batch's input positions part of its transaction. Idempotent: every reading task
     sends the same vector. Raises TransactionLost where the group stands elsewhere, GroupHasMembers
@@ -199,7 +242,7 @@ def register_positions(
         tx_id=entered.tx_id,
         producer=entered.producer,
         offsets=offsets,
-        timeout_ms=IDLE_TIMEOUT_MS,
+        timeout_ms=idle_timeout_ms,
     )
     try:
         protocol.call(
@@ -212,6 +255,30 @@ def register_positions(
             f"group {offsets.group!r} does not stand where this batch begins ({error}): a group "
             "belongs to one query, and its positions must not be moved while a checkpoint exists"
         ) from error
+
+
+def require_moved(protocol: Protocol, offsets: offset_manager_pb2.GroupOffsets) -> None:
+    """Of a batch that an earlier run committed: the group stands where it ends, so it is of the
+    same records; where it was deleted, nobody knows. Raises CheckpointBehind, or an OncelogError.
+    """
+    request = offset_manager_pb2.FetchOffsetsRequest(
+        group=offsets.group, partitions=[p.partition for p in offsets.offsets], stable=True
+    )
+    reply = protocol.call("offset_manager.fetch_offsets", request, timeout_ms=ENTER_TIMEOUT_MS)
+    ends = [wanted.to_offset for wanted in offsets.offsets]
+    elsewhere = [
+        f"{found.partition.number} ({found.offset}, not {end})"
+        for found, end in zip(reply.offsets, ends, strict=True)
+        if found.HasField("offset") and found.offset != end
+    ]
+    if elsewhere:
+        raise CheckpointBehind(
+            "a batch of this number was committed, with other records: group "
+            f"{offsets.group!r} does not stand where this one ends (of partitions "
+            f"{', '.join(elsewhere)}). The checkpoint was put back to an earlier state, or the "
+            "group was moved by hand. Start the query with a new checkpoint: it goes on where "
+            "the group stands"
+        )
 
 
 def commit(
@@ -253,15 +320,21 @@ def take_over(protocol: Protocol, name: str) -> None:
 
 
 def offset_partitions(protocol: Protocol, groups: Sequence[str]) -> list[pb.Partition]:
-    """The partitions of `__consumer_offsets` that the groups live in, as the cluster computes."""
-    if not groups:
-        return []
-    reply = protocol.call(
-        "cluster.get_metadata",
-        cluster_pb2.GetMetadataRequest(consumer_groups=groups),
-        timeout_ms=ENTER_TIMEOUT_MS,
-    )
-    return [route.partition for route in reply.consumer_groups]
+    """The partitions of `__consumer_offsets` that the groups live in, as the cluster computes:
+    always the same ones."""
+    known = _group_partitions.setdefault(protocol, {})
+    unknown = [group for group in groups if group not in known]
+    if unknown:
+        reply = protocol.call(
+            "cluster.get_metadata",
+            cluster_pb2.GetMetadataRequest(consumer_groups=unknown),
+            timeout_ms=ENTER_TIMEOUT_MS,
+        )
+        known.update(
+            (group, route.partition)
+            for group, route in zip(unknown, reply.consumer_groups, strict=True)
+        )
+    return [known[group] for group in groups]
 
 
 def commit_seq(key: TransactionKey) -> pb.CommitSeq:
@@ -274,7 +347,7 @@ def _commit(protocol: Protocol, request: coordinator_pb2.CommitTransactionReques
     except errors.TransactionEnded as error:
         raise TransactionLost(
             f"the transaction ended before its commit ({error}): idle for longer than "
-            f"{IDLE_TIMEOUT_MS // 60_000} minutes, aborted by an operator, or taken over"
+            "`transactionTimeout`, aborted by an operator, or taken over"
         ) from error
     except errors.ManifestMismatch as error:
         raise TransactionLost(

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from oncelog_spark.batch_transaction import IDLE_TIMEOUT_MS, Standing, TransactionLost, enter
+from oncelog_spark.batch_transaction import Standing, TransactionLost, enter
 from oncelog_spark.manifest import TaskWritten, TransactionKey, participants
 from oncelogpb import errors
 from oncelogpb.v1 import coordinator_pb2
@@ -71,6 +71,22 @@ def abort_transaction(
     protocol.call("coordinator.abort_transaction", request, timeout_ms=ABORT_TIMEOUT_MS)
 
 
+def end_earlier_run(protocol: Protocol, tx_id: int) -> None:
+    """Ends the open transaction of an earlier run that holds a group's positions, where nobody is
+    told the name of its producer. Only a batch's has a scope; one of anybody else, and one that is
+    decided, stays as it is. Raises OncelogError."""
+    request = coordinator_pb2.GetTransactionRequest(tx_id=tx_id)
+    found = protocol.call(
+        "coordinator.get_transaction", request, timeout_ms=ABORT_TIMEOUT_MS
+    ).transaction
+    if found.state != pb.TRANSACTION_STATE_ONGOING or not found.commit_seq.scope:
+        return
+    try:
+        abort_transaction(protocol, tx_id, found.producer)
+    except errors.TransactionEnded:
+        return
+
+
 def _abort_listed(protocol: Protocol, key: TransactionKey) -> None:
     """By the scope, which no other run has. Not by InitProducer: inside of foreachBatch the name is
     the query's, and this job's instance id would fence the query."""
@@ -89,7 +105,6 @@ def _say(error: errors.OncelogError) -> None:
         return
     log.warning(
         "the transaction of the failed job was not ended (%s): it ends with the next run of its "
-        "producer, or after %d minutes",
+        "producer, or after `transactionTimeout`",
         error,
-        IDLE_TIMEOUT_MS // 60_000,
     )

@@ -219,7 +219,12 @@ class BatchTransaction:
 
     def _enter(self) -> Entered:
         parts = transaction.offset_partitions(self._protocol, self._options.input_groups)
-        return transaction.enter(self._protocol, self._required_key(), parts)
+        return transaction.enter(
+            self._protocol,
+            self._required_key(),
+            parts,
+            idle_timeout_ms=self._options.transaction_timeout_ms,
+        )
 
     def _abort(self) -> None:
         if not failed_jobs.abort_told(self._protocol, self._messages):

@@ -2,7 +2,8 @@
 
 A position vector is written as the Kafka source writes it, {"topic": {"0": 5}}, so that what users
 know works as `startingOffsets`. In checkpoints an entry "~topicIds" is added, which no topic can be
-named: a topic that was deleted and created again is another topic.
+named: a topic that was deleted and created again is another topic. The first batch's end also says,
+under "~from", where that batch begins: Spark writes it down nowhere, and asks the source again.
 
 Invariants: positions are offsets of the committed log, and may be those of records that compaction
 took out; ranges are half-open; a limited step takes min(limit, backlog) offsets exactly and never
@@ -21,6 +22,7 @@ from typing import Any, Final, NamedTuple
 # Entries that are no topics begin with it.
 OWN: Final = "~"
 TOPIC_IDS: Final = "~topicIds"
+FROM: Final = "~from"
 # In JSON, as in the Kafka source: an edge of the partition instead of an offset.
 EARLIEST_MARK: Final = -2
 LATEST_MARK: Final = -1
@@ -53,6 +55,13 @@ class Vector:
 
     positions: Positions
     topic_ids: Mapping[str, str]
+    # Where the first batch of a query begins; None: of another batch.
+    begin: Positions | None = None
+
+    @property
+    def is_initial(self) -> bool:
+        """Where a query begins; and where its first batch ends, if that is empty."""
+        return self.begin == self.positions
 
 
 class OffsetRange(NamedTuple):
@@ -148,6 +157,8 @@ def to_json(vector: Vector) -> dict[str, Any]:
     """For Spark's checkpoint; the same vector always gives the same text."""
     document = positions_json(vector.positions)
     document[TOPIC_IDS] = {topic: vector.topic_ids[topic] for topic in sorted(vector.topic_ids)}
+    if vector.begin is not None:
+        document[FROM] = positions_json(vector.begin)
     return document
 
 
@@ -162,13 +173,21 @@ def positions_json(positions: Positions) -> dict[str, Any]:
 
 def from_json(document: Mapping[str, Any]) -> Vector:
     """The way back."""
-    positions = {
+    begin = document.get(FROM)
+    return Vector(
+        _positions(document),
+        dict(document.get(TOPIC_IDS, {})),
+        None if begin is None else _positions(begin),
+    )
+
+
+def _positions(document: Mapping[str, Any]) -> dict[TopicPartition, int]:
+    return {
         TopicPartition(topic, int(number)): int(offset)
         for topic, numbers in document.items()
         if not topic.startswith(OWN)
         for number, offset in numbers.items()
     }
-    return Vector(positions, dict(document.get(TOPIC_IDS, {})))
 
 
 def limit_step(start: Positions, latest: Positions, limit: int) -> dict[TopicPartition, int]:

@@ -17,8 +17,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal
 
+from oncelog_spark.batch_transaction import IDLE_TIMEOUT_MS
 from oncelog_spark.connection import ClusterAddress, TlsFiles
 from oncelog_spark.offsets import (
+    EARLIEST_MARK,
+    LATEST_MARK,
     Edge,
     Place,
     Times,
@@ -37,7 +40,7 @@ TLS_NAMES: Final = (TLS_CA, TLS_CERTIFICATE, TLS_KEY, TLS_SERVER_NAME)
 # Instead of a file: the authorities that the machine trusts.
 SYSTEM_CA: Final = "system"
 
-COMMON_NAMES: Final = (BOOTSTRAP, "bootstrap", *TLS_NAMES, "sinkName")
+COMMON_NAMES: Final = (BOOTSTRAP, "bootstrap", *TLS_NAMES, "sinkName", "transactionTimeout")
 SOURCE_NAMES: Final = (
     "subscribe",
     "subscribePattern",
@@ -116,6 +119,8 @@ class SourceOptions:
     assigned: tuple[TopicPartition, ...]
     # Where to begin, unless a checkpoint (or the group) knows better.
     start: Place
+    # The user said so.
+    start_is_given: bool = False
     # Where a batch read ends; LATEST for streams.
     end: Place = Edge.LATEST
     pattern: re.Pattern[str] | None = None
@@ -141,6 +146,8 @@ class SourceOptions:
     # None: positions are committed plainly, for lag only.
     transactional_sink: str | None = None
     sink_name: str | None = None
+    # Without data for so long, a batch's transaction is aborted.
+    transaction_timeout_ms: int = IDLE_TIMEOUT_MS
     long_poll_ms: int = LONG_POLL_MS
 
 
@@ -155,6 +162,8 @@ class SinkOptions:
     producer: str | None = None
     # Tells two writes in one micro-batch apart; part of the producer's name.
     sink_name: str | None = None
+    # Without data for so long, its transaction is aborted.
+    transaction_timeout_ms: int = IDLE_TIMEOUT_MS
     # Groups whose positions the transactions carry (source option `transactionalSink`).
     input_groups: tuple[str, ...] = ()
     # Identity of a batch job: a job that is run again with the same one writes nothing.
@@ -269,13 +278,17 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
         raise OptionError(
             f"`minOffsetsPerTrigger` ({at_least}) is above `maxOffsetsPerTrigger` ({at_most})"
         )
+    start, end = _place(given, "starting"), _place(given, "ending")
+    if not streaming:
+        _require_a_span(start, end)
     return SourceOptions(
         cluster=given.cluster(),
         topics=topics,
         assigned=assigned,
         pattern=pattern,
-        start=_place(given, "starting", Edge.LATEST if streaming else Edge.EARLIEST),
-        end=_place(given, "ending", Edge.LATEST),
+        start=start or (Edge.LATEST if streaming else Edge.EARLIEST),
+        start_is_given=start is not None,
+        end=end or Edge.LATEST,
         late_start=_late_start(given),
         max_offsets_per_trigger=at_most,
         min_offsets_per_trigger=at_least,
@@ -294,6 +307,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
         group=group,
         transactional_sink=sink,
         sink_name=given.name("sinkName"),
+        transaction_timeout_ms=given.duration_ms("transactionTimeout", default=IDLE_TIMEOUT_MS),
         long_poll_ms=_long_poll(given),
     )
 
@@ -309,6 +323,7 @@ def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         topic=given.text("topic"),
         producer=given.name("producer"),
         sink_name=given.name("sinkName"),
+        transaction_timeout_ms=given.duration_ms("transactionTimeout", default=IDLE_TIMEOUT_MS),
         input_groups=given.listed("inputGroups"),
         txn_id=given.name("txnId"),
         wait="prepared" if wait == "prepared" else "visible",
@@ -317,7 +332,11 @@ def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
 
 
 def cluster_option(options: Mapping[str, str]) -> ClusterAddress:
-    """Where the cluster is, alone. Raises OptionError."""
+    """Where the cluster is; options of source and sink are passed over. Raises OptionError."""
+    known = (*COMMON_NAMES, *SOURCE_NAMES, *SINK_NAMES, *QUERY_NAMES)
+    said = complaint(options, {name.lower(): name for name in known}, {})
+    if said is not None:
+        raise OptionError(said)
     return _Given(_lower(options)).cluster()
 
 
@@ -385,8 +404,8 @@ def _assigned(assign: str) -> tuple[TopicPartition, ...]:
     return tuple(sorted(pairs))
 
 
-def _place(given: _Given, which: Literal["starting", "ending"], default: Edge) -> Place:
-    """One time wins over a time for each partition, and that over offsets."""
+def _place(given: _Given, which: Literal["starting", "ending"]) -> Place | None:
+    """One time wins over a time for each partition, and that over offsets. None: not given."""
     time_ms = given.number(f"{which}Timestamp", minimum=0)
     if time_ms is not None:
         return Times(time_ms)
@@ -396,15 +415,24 @@ def _place(given: _Given, which: Literal["starting", "ending"], default: Edge) -
             return parse_times(times)
         name = f"{which}Offsets"
         if (value := given.text(name)) is None:
-            return default
+            return None
         if value.lower() not in (Edge.EARLIEST.value, Edge.LATEST.value):
             return parse_positions(value)
     except ValueError as error:
         raise OptionError(f"`{name}`: {error}") from None
-    edge = Edge(value.lower())
-    if which == "ending" and edge is Edge.EARLIEST:
-        raise OptionError("`endingOffsets` cannot be earliest: nothing would be read")
-    return edge
+    return Edge(value.lower())
+
+
+def _require_a_span(start: Place | None, end: Place | None) -> None:
+    """A batch read that begins at the end, or ends at the beginning, reads nothing."""
+    if start is Edge.LATEST or _marks(start, LATEST_MARK):
+        raise OptionError("`startingOffsets` of a batch cannot be latest (-1): nothing is read")
+    if end is Edge.EARLIEST or _marks(end, EARLIEST_MARK):
+        raise OptionError("`endingOffsets` cannot be earliest (-2): nothing would be read")
+
+
+def _marks(place: Place | None, mark: int) -> bool:
+    return isinstance(place, Mapping) and mark in place.values()
 
 
 def _late_start(given: _Given) -> Literal["error", "latest"]:

@@ -21,7 +21,7 @@ from oncelog._core.batching import BATCH_BYTES
 from oncelog.writer import Writer
 from oncelog_spark.batch_transaction import Entered, TransactionLost
 from oncelog_spark.manifest import PartCount
-from oncelog_spark.routing import WHERE_COLUMNS, route, topics_of
+from oncelog_spark.routing import route, says_nothing_of_where, topics_of
 from oncelog_spark.schema import joined
 from oncelogpb import errors
 
@@ -59,7 +59,7 @@ class TaskProducer:
             return
         self._collected.append(batch)
         self._collected_bytes += batch.nbytes
-        goes_together = WHERE_COLUMNS.isdisjoint(batch.schema.names)
+        goes_together = says_nothing_of_where(batch)
         if self._collected_bytes >= (BATCH_BYTES if goes_together else COLLECT_BYTES):
             self._send_collected()
 

@@ -22,7 +22,7 @@ from oncelog._core.partitioners import crc32_hashes
 # Columns that become the record; the others say where it goes.
 RECORD_COLUMNS: Final = ("key", "value", "timestamp", "headers")
 # Those by which rows may go to several places; without any of them all go to one.
-WHERE_COLUMNS: Final = frozenset({"key", "partition", "topic"})
+WHERE_COLUMNS: Final = ("key", "partition", "topic")
 
 
 class RoutingError(ValueError):
@@ -36,6 +36,15 @@ class Piece:
     topic: str
     partition: int
     rows: pa.RecordBatch
+
+
+def says_nothing_of_where(batch: pa.RecordBatch) -> bool:
+    """All rows go to one place: also where none of them has a key, as in a copy of such a topic."""
+    return all(
+        batch.column(name).null_count == batch.num_rows
+        for name in WHERE_COLUMNS
+        if name in batch.schema.names
+    )
 
 
 def route(
@@ -79,7 +88,7 @@ def _by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, p
 def _partition_numbers(rows: pa.RecordBatch, topic: str, count: int, unkeyed: int) -> pa.Array:
     """The partition of each row, int32 without nulls."""
     by_key = pa.nulls(rows.num_rows, pa.int32())
-    if "key" in rows.schema.names:
+    if "key" in rows.schema.names and count > 1:
         by_key = hash_keys(rows.column("key"), count)
     if "partition" in rows.schema.names:
         asked = rows.column("partition").cast(pa.int32())

@@ -56,9 +56,12 @@ class OncelogStreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         first = one_transaction(messages)
-        if first is not None and first.tx_id:
-            agreement.require_only_sink(connection(self._options.cluster), first)
-        commit_job(self._options, messages)
+        is_alone = (
+            first is not None
+            and first.tx_id != 0
+            and agreement.require_only_sink(connection(self._options.cluster), first)
+        )
+        commit_job(self._options, messages, is_alone=is_alone)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         abort_job(self._options, messages, None)
@@ -116,7 +119,7 @@ def write_task(
     # the positions that belong to it.
     first = next(iterator, None)
     key = transaction.resolved(protocol, key)
-    entered = transaction.enter(protocol, key)
+    entered = transaction.enter(protocol, key, idle_timeout_ms=options.transaction_timeout_ms)
     if entered.standing is Standing.COMMITTED_BY_US:
         raise transaction.second_write(key)
     # A fresh number, never Spark's attempt numbers: they repeat over restarts.
@@ -134,14 +137,17 @@ def write_task(
     return TaskWritten(key, entered.tx_id, entered.producer_id, entered.generation, writer, parts)
 
 
-def commit_job(options: SinkOptions, messages: list[WriterCommitMessage | None]) -> None:
-    """Commits what the winning tasks wrote. Raises Disagreement, SinkMismatch, TransactionLost or
-    an OncelogError; Spark then aborts and, in a stream, runs the batch again."""
+def commit_job(
+    options: SinkOptions, messages: list[WriterCommitMessage | None], *, is_alone: bool = False
+) -> None:
+    """Commits what the winning tasks wrote. `is_alone`: no other transaction has positions of this
+    query. Raises Disagreement, SinkMismatch, TransactionLost or an OncelogError; Spark then aborts
+    and, in a stream, runs the batch again."""
     first = one_transaction(messages)
     if first is None:
         return
     protocol = connection(options.cluster)
-    if first.tx_id:
+    if first.tx_id and not is_alone:
         agreement.require_positions_here(protocol, first, options.input_groups)
     transaction.commit(protocol, _written(messages), options.input_groups, options.wait)
 

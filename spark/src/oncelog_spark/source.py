@@ -30,6 +30,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from oncelog_spark import batch_transaction as transaction
+from oncelog_spark import failed_jobs
 from oncelog_spark.batch_transaction import Standing
 from oncelog_spark.claim import Claim
 from oncelog_spark.connection import connection
@@ -97,6 +98,8 @@ class BatchStep:
 
 
 NO_STEP: Final = BatchStep()
+# Of partitions that a message names.
+SHOWN_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,9 @@ class OncelogBatchReader(DataSourceReader):
         start = {tp: at if tp in named else max(at, edges.earliest[tp]) for tp, at in start.items()}
         start = _within(edges, options, start)
         end = _within(edges, options, end)
+        backwards = [str(tp) for tp, at in sorted(start.items()) if at > end[tp]]
+        if backwards:
+            raise OptionError(f"the read ends before it begins, at {', '.join(backwards)}")
         return _plan(subscription, options, start, end, RecordSize())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -149,7 +155,6 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._triggered: float | None = None
         # Keeps members out of the group, once this run has begun.
         self._claim: Claim | None = None
-        self._participant: pb.Partition | None = None
         # Begin and end of the newest batch of this run that a sink has to commit.
         self._planned: tuple[Positions, Positions] | None = None
 
@@ -161,8 +166,9 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._require_some(subscription)
         start = dict(_start(subscription, options))
         if options.group is not None:
-            start.update(_settled(subscription, options, options.group))
-        return to_json(Vector(start, subscription.ids_hex()))
+            standing = _settled(subscription, options, options.group)
+            start = _where_the_group_stands(options, standing, start)
+        return to_json(Vector(start, subscription.ids_hex(), begin=start))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         at_most, at_least = (
@@ -179,7 +185,8 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         # A query that goes on from its checkpoint asks this first.
         subscription = self._subscription() if self._claim else self._alone()
-        vector = self._checked(subscription, from_json(start))
+        before = from_json(start)
+        vector = self._checked(subscription, before)
         latest = self._latest(subscription, vector.positions)
         end = forward(vector.positions, latest)
         # Spark's Trigger.Once asks for all, whatever the limits.
@@ -190,7 +197,11 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin = self._begins(subscription, vector.positions)
             end = limit_step(begin, forward(begin, end), limit.max_rows)
         self._progress.saw(latest, vector.positions, end)
-        return to_json(Vector(end, _ids_of(end, subscription)))
+        if end == before.positions:
+            # In the same words: Spark compares these, and would run a batch of nothing.
+            return start
+        began = vector.positions if before.is_initial else None
+        return to_json(Vector(end, _ids_of(end, subscription), began))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return self._progress.document()
@@ -199,14 +210,19 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         subscription = self._alone()
         self._require_some(subscription)
-        begin = self._checked(subscription, from_json(start)).positions
-        until = self._checked(subscription, from_json(end)).positions
+        last = from_json(end)
+        # Spark asks for the start of a first batch again: where the batch is planned, and each time
+        # it is. By then the group may stand at its end, and the newest record be another one.
+        first = from_json(start) if last.begin is None else Vector(last.begin, last.topic_ids)
+        begin = self._checked(subscription, first).positions
+        until = self._checked(subscription, last).positions
         step = NO_STEP
         if options.transactional_sink is not None and options.group is not None:
             standing = subscription.committed(options.group, stable=False)
             self._require_committed(subscription, options.group, standing, begin, until)
             offsets = step_offsets(subscription, options.group, standing, begin, until)
-            step = BatchStep.of(offsets, self._lives_in(subscription, options.group))
+            [lives_in] = transaction.offset_partitions(subscription.protocol, [options.group])
+            step = BatchStep.of(offsets, lives_in)
         readable = _within(subscription.edges(), options, begin, self._progress)
         return _plan(subscription, options, readable, until, self._size, step)
 
@@ -233,7 +249,7 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         """Of the twin in the tasks: the claim belongs to the process that renews it."""
-        return {**self.__dict__, "_claim": None, "_participant": None}
+        return {**self.__dict__, "_claim": None}
 
     # ------------------------------------------------------------------- in the tasks
 
@@ -256,12 +272,6 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             claim.hold()
             self._claim = claim
         return subscription
-
-    def _lives_in(self, subscription: Subscription, group: str) -> pb.Partition:
-        """The partition of `__consumer_offsets` that has the group: always the same one."""
-        if self._participant is None:
-            [self._participant] = transaction.offset_partitions(subscription.protocol, [group])
-        return self._participant
 
     def _require_committed(
         self,
@@ -400,21 +410,46 @@ def _start(subscription: Subscription, options: SourceOptions) -> Positions:
 def _settled(
     subscription: Subscription, options: SourceOptions, group: str
 ) -> dict[TopicPartition, int]:
-    """Where the group stands once nothing of it is pending. A named producer is taken over, so that
-    the transaction which a lost run left open is decided now and not when its time is over."""
+    """Where the group stands once nothing of it is pending. A named producer is taken over, and
+    what a run of another name left open is ended, so that it is decided now and not when its time
+    is over."""
     if options.transactional_sink:
         name = transaction.producer_name(options.transactional_sink, options.sink_name)
         transaction.take_over(subscription.protocol, name)
+    elif options.transactional_sink is not None:
+        # Which name that is, nobody tells a source; that nobody else moves the group, its claim.
+        standing = subscription.committed(group, stable=False)
+        for tx_id in sorted({at.pending_tx_id for at in standing.values()} - {0}):
+            failed_jobs.end_earlier_run(subscription.protocol, tx_id)
     try:
         standing = subscription.committed(group, stable=True)
     except errors.PendingTransaction as error:
         raise transaction.TransactionLost(
-            f"positions of group {group!r} are pending under an earlier run's transaction "
-            f"({error}): name the producer in `transactionalSink` and in the sink's `producer`, so "
-            "that a new run can end it, or try again when its time is over"
+            f"positions of group {group!r} are pending under a transaction that is not of this "
+            f"query's sink, or not decided in time ({error}): `oncelog group describe {group}` "
+            "shows which; try again when it has ended"
         ) from error
     subscription.await_what_was_made(standing)
     return {tp: at.offset for tp, at in standing.items() if at.HasField("offset")}
+
+
+def _where_the_group_stands(
+    options: SourceOptions, standing: Positions, start: Positions
+) -> dict[TopicPartition, int]:
+    """Where a query begins whose group has positions already: there, whatever the option says. A
+    partition that its topic got since begins at 0, as in a query that goes on, unless the option
+    names it."""
+    moved = [tp for tp in sorted(standing) if standing[tp] != start.get(tp)]
+    if moved and options.start_is_given:
+        log.warning(
+            "the query begins where group %r stands (%s), and not where `startingOffsets` says; "
+            "`oncelog group reset-offsets` moves a group",
+            options.group,
+            ", ".join(f"{tp}: {standing[tp]}" for tp in moved[:SHOWN_MAX]),
+        )
+    read, named = {tp.topic for tp in standing}, _named_offsets(options.start)
+    came = {tp: 0 for tp in start if tp.topic in read and tp not in named}
+    return {**start, **came, **standing}
 
 
 def _named_offsets(wanted: Place) -> Positions:
@@ -486,12 +521,17 @@ def _register(options: SourceOptions, step: BatchStep) -> None:
     if key is None:
         raise RuntimeError("`transactionalSink` works in micro-batches of streaming queries only")
     protocol = connection(options.cluster)
-    entered = transaction.enter(protocol, key, [pb.Partition.FromString(step.participant)])
+    idle_ms = options.transaction_timeout_ms
+    entered = transaction.enter(
+        protocol, key, [pb.Partition.FromString(step.participant)], idle_timeout_ms=idle_ms
+    )
+    offsets = offset_manager_pb2.GroupOffsets.FromString(step.positions)
     # A batch that is committed is read again where Spark replays it, or where a second action of
     # the same foreachBatch reads it: its positions are committed as well.
     if entered.standing is Standing.OPEN:
-        offsets = offset_manager_pb2.GroupOffsets.FromString(step.positions)
-        transaction.register_positions(protocol, entered, offsets)
+        transaction.register_positions(protocol, entered, offsets, idle_timeout_ms=idle_ms)
+    elif entered.standing is Standing.ALREADY_COMMITTED:
+        transaction.require_moved(protocol, offsets)
 
 
 def _read(options: SourceOptions, schema: pa.Schema, task: TaskRanges) -> Iterator[pa.RecordBatch]:

@@ -387,11 +387,12 @@ def step_offsets(
     """The step of a micro-batch, each partition from where it begins: the group must stand there,
     or nowhere where it has no position yet."""
     offsets = offset_manager_pb2.GroupOffsets(group=group)
+    decisions = _Decisions(subscription.protocol)
     for partition, position in sorted(end.items()):
         commit = offsets.offsets.add(
             partition=subscription.wire(partition), to_offset=position, view=pb.VIEW_COMMITTED
         )
-        if _stands_nowhere(subscription.protocol, standing[partition]):
+        if decisions.stands_nowhere(standing[partition]):
             commit.from_none = True
         else:
             commit.from_offset = start[partition]
@@ -403,28 +404,37 @@ def not_standing_at(
 ) -> list[TopicPartition]:
     """Partitions whose position the group neither has nor gets from a transaction that is decided
     to commit."""
+    decisions = _Decisions(subscription.protocol)
     return [
         partition
         for partition, position in sorted(positions.items())
         if partition in standing
         and standing[partition].offset != position
-        and not _is_coming(subscription.protocol, standing[partition])
+        and not decisions.is_coming(standing[partition])
     ]
 
 
-def _stands_nowhere(protocol: Protocol, committed: offset_manager_pb2.CommittedOffset) -> bool:
-    """No position, and none on its way. A pending one counts once its transaction is decided to
-    commit; one of an open transaction is of an earlier run, which this batch's tasks will fence."""
-    return not committed.HasField("offset") and not _is_coming(protocol, committed)
+class _Decisions:
+    """Which transactions are decided to commit; each is asked for once, for all partitions."""
 
+    def __init__(self, protocol: Protocol) -> None:
+        self._protocol = protocol
+        self._known: dict[int, bool] = {}
 
-def _is_coming(protocol: Protocol, committed: offset_manager_pb2.CommittedOffset) -> bool:
-    """A position is pending under a transaction that is decided to commit."""
-    if committed.pending_tx_id == 0:
-        return False
-    reply = protocol.call(
-        "coordinator.get_transaction",
-        coordinator_pb2.GetTransactionRequest(tx_id=committed.pending_tx_id),
-        timeout_ms=LIST_TIMEOUT_MS,
-    )
-    return bool(reply.transaction.state == pb.TRANSACTION_STATE_COMMITTED)
+    def stands_nowhere(self, committed: offset_manager_pb2.CommittedOffset) -> bool:
+        """No position, and none on its way. A pending one counts once its transaction is decided to
+        commit; one of an open transaction is of an earlier run, which this batch's tasks will
+        fence."""
+        return not committed.HasField("offset") and not self.is_coming(committed)
+
+    def is_coming(self, committed: offset_manager_pb2.CommittedOffset) -> bool:
+        """A position is pending under a transaction that is decided to commit."""
+        tx_id = committed.pending_tx_id
+        if tx_id and tx_id not in self._known:
+            reply = self._protocol.call(
+                "coordinator.get_transaction",
+                coordinator_pb2.GetTransactionRequest(tx_id=tx_id),
+                timeout_ms=LIST_TIMEOUT_MS,
+            )
+            self._known[tx_id] = reply.transaction.state == pb.TRANSACTION_STATE_COMMITTED
+        return self._known.get(tx_id, False)

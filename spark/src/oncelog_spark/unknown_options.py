@@ -43,7 +43,7 @@ ADVICE: Final[tuple[tuple[str, str], ...]] = (
     ("kafka.auto.offset.reset", "use `startingOffsets`"),
     ("kafka.enable.auto.commit", _LEAVE + "`group` shows where a query stands"),
     ("kafka.transactional.id", "use `producer`"),
-    ("kafka.transaction.timeout.ms", _LEAVE + "it is 15 minutes without data"),
+    ("kafka.transaction.timeout.ms", "use `transactionTimeout`"),
     ("kafka.acks", _LEAVE + "what is acknowledged is synced"),
     ("kafka.enable.idempotence", _LEAVE + "nothing is ever written twice"),
     ("kafka.max.in.flight", _LEAVE + "nothing is ever written twice, nor out of order"),

@@ -261,8 +261,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_spark.source:_register",
-                "transaction.enter(protocol, key, [pb.Partition.FromString(step.participant)])",
-                "transaction.enter(protocol, key)",
+                "[pb.Partition.FromString(step.participant)]",
+                "[]",
             ),
         ),
         {
@@ -279,9 +279,10 @@ BUGS: Final = (
             Edit(
                 "oncelog_spark.sink:write_task",
                 "first = next(iterator, None)\n    key = transaction.resolved(protocol, key)\n"
-                "    entered = transaction.enter(protocol, key)",
+                "    entered = transaction.enter(",
                 "key = transaction.resolved(protocol, key)\n"
-                "    entered = transaction.enter(protocol, key)\n    first = next(iterator, None)",
+                "    transaction.enter(protocol, key)\n    first = next(iterator, None)\n"
+                "    entered = transaction.enter(",
             ),
         ),
         {

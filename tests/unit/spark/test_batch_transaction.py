@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -84,6 +85,62 @@ def test_i34_every_attempt_asks_for_the_same_transaction() -> None:
 )
 def test_a_committed_batch_is_known(begun: Any, standing: Standing) -> None:
     assert transaction.enter(Script(begin_transaction=begun).protocol, KEY).standing is standing
+
+
+@pytest.mark.parametrize(
+    ("last", "is_behind"),
+    [(("query", 3), False), (("query", 4), True), (("another", 9), False)],
+    ids=["replayed", "a checkpoint that was put back", "another query's"],
+)
+def test_i34_of_committed_batches_only_the_last_is_replayed(
+    last: tuple[str, int], *, is_behind: bool
+) -> None:
+    scope, number = last
+    script = Script(
+        begin_transaction=Begun(result=Begun.RESULT_ALREADY_COMMITTED),
+        init_producer=coordinator_pb2.InitProducerReply(
+            producer=PRODUCER, last_commit_seq=pb.CommitSeq(scope=scope, number=number)
+        ),
+    )
+    if not is_behind:
+        entered = transaction.enter(script.protocol, KEY)
+        assert entered.standing is Standing.ALREADY_COMMITTED
+        return
+    with pytest.raises(transaction.CheckpointBehind, match=r"last one is 4.*new checkpoint"):
+        transaction.enter(script.protocol, KEY)
+
+
+def test_i34_a_run_asks_for_its_generation_once_in_a_process() -> None:
+    script = Script()
+    for number in range(3):
+        transaction.enter(script.protocol, replace(KEY, number=number))
+    assert [name for name, _ in script.asked] == ["init_producer", *["begin_transaction"] * 3]
+    transaction.enter(script.protocol, replace(KEY, instance_id=b"s" * 16))
+    assert [name for name, _ in script.asked[4:]] == ["init_producer", "begin_transaction"]
+
+
+def test_i34_a_generation_that_is_refused_is_asked_for_again() -> None:
+    answers = [Begun(result=Begun.RESULT_OPEN, tx_id=77), errors.ProducerFenced("another run")]
+    script = Script(begin_transaction=lambda _: answers.pop(0))
+    transaction.enter(script.protocol, KEY)
+    with pytest.raises(errors.ProducerFenced):
+        transaction.enter(script.protocol, KEY)
+    answers.append(Begun(result=Begun.RESULT_OPEN, tx_id=78))
+    transaction.enter(script.protocol, KEY)
+    assert [name for name, _ in script.asked].count("init_producer") == 2
+
+
+def test_where_a_group_lives_is_asked_once() -> None:
+    script = Script()
+    for _ in range(2):
+        assert transaction.offset_partitions(script.protocol, ["g"]) == [OFFSETS]
+    assert list(script.only("get_metadata").consumer_groups) == ["g"]
+
+
+def test_the_idle_time_is_what_the_option_says() -> None:
+    script = Script()
+    transaction.enter(script.protocol, KEY, idle_timeout_ms=3_600_000)
+    assert script.only("begin_transaction").timeout_ms == 3_600_000
 
 
 def test_an_aborted_batch_is_lost() -> None:

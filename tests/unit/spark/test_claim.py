@@ -8,6 +8,9 @@ import sys
 
 # What Spark's own worker does, in short. The call says what it is asked, and takes its time.
 READER = """
+# In a run with a planted bug it is planted here as well.
+import tests.planted.plugin
+
 import time
 from oncelog_spark.claim import Claim
 

@@ -173,7 +173,7 @@ def test_i34_a_replayed_batch_is_read_for_its_state_and_writes_nothing(leaders: 
 
 
 def test_i34_a_replayed_batch_that_fails_aborts_nothing(leaders: Leaders) -> None:
-    committed_before(leaders, 4)
+    committed_before(leaders)
     leaders.script["begin_transaction"] = [Begun(result=Begun.RESULT_ALREADY_COMMITTED)]
     frame = Frame(b"a")
     with pytest.raises(ZeroDivisionError), begun(frame):
@@ -330,6 +330,11 @@ def test_i4_an_outcome_is_what_the_coordinator_says(
     leaders.tx_state = state
     assert oncelog_spark.outcome(77, {"bootstrap": "x:1", "producer": "job"}) is is_it
     assert [request.tx_id for request in leaders.of("get_transaction")] == [77]
+
+
+def test_an_outcome_is_not_asked_for_in_plain_text_where_tls_was_meant() -> None:
+    with pytest.raises(OptionError, match=r"tls.ca`: did you mean `oncelog.tls.ca`"):
+        oncelog_spark.outcome(77, {"bootstrap": "x:1", "tls.ca": "ca.pem"})
 
 
 def test_i4_an_outcome_that_is_forgotten_is_no_answer(leaders: Leaders) -> None:

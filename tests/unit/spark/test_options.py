@@ -80,6 +80,9 @@ def test_a_wrong_source_option_is_refused_with_advice(extra: dict[str, str], adv
         ({**BASE, "group": "g"}, "belong to streams"),
         ({**BASE, "queryName": "q"}, "belongs to a stream's sink"),
         ({**BASE, "endingOffsets": "earliest"}, "nothing would be read"),
+        ({**BASE, "endingOffsets": '{"a": {"0": -2}}'}, "nothing would be read"),
+        ({**BASE, "startingOffsets": "latest"}, "cannot be latest"),
+        ({**BASE, "startingOffsets": '{"a": {"0": -1}}'}, "cannot be latest"),
     ],
 )
 def test_a_wrong_batch_option_is_refused_with_advice(given: dict[str, str], advice: str) -> None:

@@ -25,7 +25,20 @@ from oncelogpb.v1 import coordinator_pb2, offset_manager_pb2
 from oncelogpb.v1 import partition_leader_pb2 as leader
 from oncelogpb.v1 import types_pb2 as pb
 from tests.unit.spark.leaders import OFFSETS, TOPIC_ID, Leaders
-from tests.unit.spark.readers import BASE, GROUP, SCHEMA, T0, T1, at, planned, read_of, stream
+from tests.unit.spark.readers import (
+    BASE,
+    GROUP,
+    PROPERTIES,
+    SCHEMA,
+    T0,
+    T1,
+    TaskOf,
+    at,
+    begins_at,
+    planned,
+    read_of,
+    stream,
+)
 
 
 @pytest.fixture
@@ -237,7 +250,10 @@ def test_a_topic_that_the_checkpoint_does_not_know_begins_at_its_earliest(
         ({"startingOffsets": '{"t": {"0": -2, "1": -1}}'}, {}, (0, 4)),
         ({"startingOffsets": '{"t": {"0": 3, "1": 1}}'}, {}, (3, 1)),
         ({"startingTimestamp": "0"}, {}, (0, 0)),
-        ({"group": "g"}, {0: (7, 0)}, (7, 4)),
+        # The other one came since: it was not there when the group was moved.
+        ({"group": "g"}, {0: (7, 0)}, (7, 0)),
+        ({"group": "g", "startingOffsets": "earliest"}, {0: (7, 0)}, (7, 0)),
+        ({"group": "g", "startingOffsets": '{"t": {"0": 1, "1": 3}}'}, {0: (7, 0)}, (7, 3)),
         ({"group": "g"}, {0: (0, 0), 1: (0, 0)}, (0, 0)),
         ({"group": "g", "startingOffsets": "earliest"}, {0: (7, 0), 1: (0, 0)}, (7, 0)),
     ],
@@ -249,29 +265,8 @@ def test_i15_it_begins_where_the_group_stands_or_where_the_option_says(
     begins: tuple[int, int],
 ) -> None:
     leaders.group = group
-    assert stream(**options).initialOffset() == at(*begins)
+    assert stream(**options).initialOffset() == begins_at(*begins)
     assert all(request.stable for request in leaders.of("fetch_offsets"))
-
-
-def test_i34_a_named_producer_of_a_lost_run_is_taken_over_before_the_group_is_asked(
-    leaders: Leaders,
-) -> None:
-    stream(**GROUP, sinkName="s").initialOffset()
-    names = [name for name, _ in leaders.asked]
-    assert names.index("init_producer") < names.index("fetch_offsets")
-    assert leaders.of("init_producer")[0].name == "job/s"
-    stream(**GROUP).initialOffset()
-    one, other = (request.instance_id for request in leaders.of("init_producer"))
-    assert one != other, "each is a run of its own"
-    leaders.asked.clear()
-    stream(group="g", transactionalSink="true").initialOffset()
-    assert leaders.of("init_producer") == [], "the default name is of the query: nobody else's"
-
-
-def test_positions_that_stay_pending_are_explained(leaders: Leaders) -> None:
-    leaders.script["fetch_offsets"] = [errors.PendingTransaction("open")]
-    with pytest.raises(transaction.TransactionLost, match="earlier run's transaction"):
-        stream(**GROUP).initialOffset()
 
 
 # --------------------------------------------------------------------------- the batch's step
@@ -377,28 +372,10 @@ def test_i21_nothing_is_committed_plainly_without_group_or_beside_transactions(
 # ------------------------------------------------------------------------------------- the tasks
 
 
-class _Context:
-    """What Spark tells a task of a micro-batch."""
-
-    def __init__(self, **properties: str) -> None:
-        self.properties = properties
-
-    def getLocalProperty(self, name: str) -> str | None:
-        return self.properties.get(name)
-
-
-RUN = "00000000-0000-0000-0000-00000000000a"
-PROPERTIES = {
-    transaction.BATCH_ID_PROPERTY: "3",
-    transaction.QUERY_ID_PROPERTY: "the-query",
-    transaction.RUN_ID_PROPERTY: RUN,
-}
-
-
 @pytest.fixture
 def task(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     properties = dict(PROPERTIES)
-    monkeypatch.setattr(TaskContext, "get", lambda: _Context(**properties))
+    monkeypatch.setattr(TaskContext, "get", lambda: TaskOf(properties))
     return properties
 
 
@@ -444,6 +421,7 @@ def test_i34_a_batch_that_is_committed_is_read_again_and_registers_nothing(
     leaders.script["begin_transaction"] = [
         reply(result=reply.RESULT_ALREADY_COMMITTED) for _ in parts
     ]
+    leaders.group = {0: (6, 0), 1: (3, 0)}
     assert sum(len(read(reader, part)) for part in parts) == 7
     assert leaders.of("commit_transaction_offsets") == []
 

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 
 from oncelog_spark import packing, source, subscription
 from oncelog_spark.fetch import DataLoss
-from oncelog_spark.offsets import TOPIC_IDS, OffsetRange, TopicPartition
+from oncelog_spark.offsets import FROM, TOPIC_IDS, OffsetRange, TopicPartition
 from oncelog_spark.options import source_options
 from oncelog_spark.progress import LAG
 from oncelog_spark.source import OncelogBatchReader
@@ -25,6 +25,8 @@ from tests.unit.spark.readers import (
     T1,
     Clock,
     at,
+    begins_at,
+    first_batch,
     planned,
     read_of,
     stream,
@@ -59,7 +61,7 @@ def test_progress_shows_where_the_log_ends_and_how_far_the_query_is_behind(
     assert of_a_group.reportLatestOffset() == {**ends, LAG: lag}
     # What is shown can be given as startingOffsets.
     shown = json.dumps(of_a_group.reportLatestOffset())
-    assert stream(startingOffsets=shown).initialOffset() == at(10, 4)
+    assert stream(startingOffsets=shown).initialOffset() == begins_at(10, 4)
     leaders.starts[0] = 5
     planned(of_a_group, at(2, 0), at(6, 2))
     counted = of_a_group.reportLatestOffset()
@@ -128,12 +130,13 @@ def test_a_pattern_finds_topics_that_come_while_the_query_runs(
     leaders.names = ["t", "other"]
     reader = stream(**PATTERN, startingOffsets="latest")
     begin = reader.initialOffset()
-    assert begin == at(10, 4)
+    assert begin == begins_at(10, 4)
     leaders.names.append("us")
-    assert reader.latestOffset(begin, ReadAllAvailable()) == at(10, 4), "asked a moment ago"
+    assert reader.latestOffset(begin, ReadAllAvailable()) == begin, "asked a moment ago"
     monkeypatch.setattr(subscription, "PATTERN_EVERY_S", 0.0)
     ids = {"t": TOPIC_ID.hex(), "us": TOPIC_ID.hex()}
-    grown = {**at(10, 4), "us": {"0": 10, "1": 4}, TOPIC_IDS: ids}
+    came = {**at(10, 4), "us": {"0": 0, "1": 0}}
+    grown = first_batch(came, {**at(10, 4), "us": {"0": 10, "1": 4}, TOPIC_IDS: ids})
     assert reader.latestOffset(begin, ReadAllAvailable()) == grown
     found = read_of(planned(reader, begin, grown))
     assert found == [
@@ -151,13 +154,13 @@ def test_a_pattern_that_matches_nothing_yet_waits(
         stream(**PATTERN, **GROUP).initialOffset()
     reader = stream(**PATTERN, group="g", longPollMs="700")
     begin = reader.initialOffset()
-    assert begin == {TOPIC_IDS: {}}
+    assert begin == {TOPIC_IDS: {}, FROM: {}}
     assert reader.latestOffset(begin, ReadAllAvailable()) == begin
     assert clock.slept == [0.7]
     assert planned(reader, begin, begin) == []
     leaders.names = ["t"]
     clock.now += subscription.PATTERN_EVERY_S
-    assert reader.latestOffset(begin, ReadAllAvailable()) == at(10, 4)
+    assert reader.latestOffset(begin, ReadAllAvailable()) == first_batch(at(0, 0), at(10, 4))
 
 
 def test_i14_a_topic_of_a_pattern_that_was_deleted_is_a_loss_or_left_out(
@@ -198,11 +201,11 @@ def test_i15_a_batch_of_available_now_that_a_topic_comes_to_is_no_new_one(
 
 def test_starting_times_are_milliseconds(leaders: Leaders) -> None:
     leaders.logs = [[9_000], [6_000]]
-    assert stream(startingTimestamp="5").initialOffset() == at(5_000, 5_000)
+    assert stream(startingTimestamp="5").initialOffset() == begins_at(5_000, 5_000)
     queries = [query for request in leaders.of("list_offsets") for query in request.queries]
     assert {query.timestamp_us for query in queries} == {5_000}
     each = stream(startingOffsetsByTimestamp='{"t": {"0": 5, "1": 2}}')
-    assert each.initialOffset() == at(5_000, 2_000)
+    assert each.initialOffset() == begins_at(5_000, 2_000)
     with pytest.raises(ValueError, match=r"ByTimestamp` must name exactly.*missing: \['t/1'\]"):
         stream(startingOffsetsByTimestamp='{"t": {"0": 5}}').initialOffset()
 
@@ -213,7 +216,7 @@ def test_a_time_behind_the_last_record_is_an_error_or_the_end(leaders: Leaders) 
     with pytest.raises(ValueError, match="t/1: no record is so late"):
         stream(**late).initialOffset()
     at_the_end = stream(**late, startingOffsetsByTimestampStrategy="latest")
-    assert at_the_end.initialOffset() == at(7_000, 6_000)
+    assert at_the_end.initialOffset() == begins_at(7_000, 6_000)
     ends = {**BASE, "endingOffsetsByTimestamp": '{"t": {"0": 7, "1": 7}}'}
     reader = OncelogBatchReader(source_options(ends, streaming=False), SCHEMA)
     assert read_of(reader.partitions()) == [OffsetRange(T0, 0, 7_000), OffsetRange(T1, 0, 6_000)]
@@ -226,7 +229,7 @@ def test_where_nobody_leads_is_asked_again_as_often_as_the_user_says(
     retries = {"fetchOffset.numRetries": "2", "fetchOffset.retryIntervalMs": "300"}
     away = errors.Unavailable("nobody leads")
     leaders.script["list_offsets"] = [away, away]
-    assert stream(**retries).initialOffset() == at(10, 4)
+    assert stream(**retries).initialOffset() == begins_at(10, 4)
     assert clock.slept == [0.3, 0.3]
     leaders.script["list_offsets"] = [away] * 3
     with pytest.raises(errors.Unavailable):

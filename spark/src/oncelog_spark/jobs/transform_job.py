@@ -162,7 +162,8 @@ def run_batch(frame: DataFrame, job: Job, txn_id: str) -> Summary:
     writer = watched.write.format("oncelog").mode("append").options(**job.cluster)
     if job.to is not None:
         writer = writer.option("topic", job.to)
-    writer.option("producer", job.name).option("txnId", txn_id).save()
+    # A producer of its own for each: one remembers its last transaction alone.
+    writer.option("producer", job.name).option("sinkName", txn_id).option("txnId", txn_id).save()
     return Summary(time.monotonic() - began, batches=1, rows=seen.get["rows"])
 
 
