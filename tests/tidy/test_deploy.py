@@ -16,6 +16,9 @@ import pytest
 
 from oncelog_server.cli.serve import serve
 from oncelog_server.cli.settings import ServeSettings
+from oncelog_server.coordinator.config import CoordinatorConfig
+from oncelog_server.coordinator.outcomes import SLOT_BYTES
+from oncelog_server.core.ids import CONTROL_PARTITIONS
 from oncelog_server.core.roles import ROLES
 from oncelog_server.runtime.access.config import Mode
 from oncelog_server.runtime.node_config import split_address
@@ -31,6 +34,11 @@ VERSIONS = ("1.31", "1.37")
 # A generated ConfigMap's name ends in it.
 HASH = re.compile(r"(oncelog-config)-[0-9a-z]{10}")
 ETCD_MINIMUM = (3, 6, 9)
+# Transactions of the whole cluster that a coordinator's volume is enough for, for as long as their
+# outcomes are told; docs/kubernetes.md promises those of production.
+TRANSACTIONS_PER_S = {"dev": 10, "production": 300}
+# Its beginning, its decision, its end: a slot for each.
+RECORDS_OF_A_TRANSACTION = 3
 
 
 @functools.cache
@@ -294,6 +302,35 @@ def test_production_is_mtls_everywhere() -> None:
 def test_etcd_is_one_that_does_not_lose_what_it_acknowledged(overlay: str) -> None:
     tag = container(overlay, "etcd")["image"].rpartition(":v")[2]
     assert tuple(map(int, tag.split("."))) >= ETCD_MINIMUM
+
+
+# ----------------------------------------------------------------------------------------- the disk
+
+
+@pytest.mark.parametrize(
+    ("overlay", "name"), [each for each in PROCESSES if "coordinator" in settings(*each).roles]
+)
+def test_a_coordinators_volume_holds_what_it_keeps(overlay: str, name: str) -> None:
+    """What ended stays for days, up to a limit of each journal, and nothing looks at the free space
+    before it is kept: a volume that is too small fills, on all three coordinators at once."""
+    node = settings(overlay, name).node
+    coordinator = settings(overlay, name).loaded.of(CoordinatorConfig)
+    # A file goes when all of it may, so up to one more stays.
+    journals = CONTROL_PARTITIONS * (node.control_journal_bytes_max + node.segment_bytes)
+    told_for_s = coordinator.outcome_retention_ms * 33 / 32 / 1000
+    slots = TRANSACTIONS_PER_S[overlay] * told_for_s * RECORDS_OF_A_TRANSACTION * SLOT_BYTES
+    assert volume_bytes(overlay, name) >= journals + slots + node.disk_free_floor_bytes
+
+
+def test_the_page_says_how_many_transactions_that_are() -> None:
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    assert f"{TRANSACTIONS_PER_S['production']} transactions a second" in page
+
+
+def volume_bytes(overlay: str, name: str) -> int:
+    [claim] = of_kind(overlay, "StatefulSet")[name]["spec"]["volumeClaimTemplates"]
+    asked = claim["spec"]["resources"]["requests"]["storage"]
+    return int(asked.removesuffix("Gi")) << 30
 
 
 # --------------------------------------------------------------------------------------- the image
