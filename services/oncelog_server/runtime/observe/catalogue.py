@@ -236,7 +236,7 @@ PARTITION_LEADER: Final = (
     _counter("records_out", "Records read."),
     _counter("transactions_exposed", "COMMITTED markers applied."),
     _counter("transactions_dropped", "ABORTED markers and local aborts applied."),
-    _counter("transactions_damaged", "Markers whose manifest the log does not hold. Alarm on it."),
+    _counter("transactions_damaged", "Markers whose manifest the log does not hold."),
     _counter(
         "surplus_records",
         "Records that came too late to belong to their committed transaction, and were dropped.",
@@ -245,7 +245,11 @@ PARTITION_LEADER: Final = (
     _counter("questions_unanswered", "Questions that got an error instead.", "reason"),
     _gauge("open_transactions", "Transactions with batches and without a marker.", "partition"),
     _gauge("oldest_open_transaction_age_ms", "Age of the oldest of these.", "partition"),
-    _gauge("damaged", "Damaged parts that wait for an operator (damaged_max).", "partition"),
+    _gauge(
+        "damaged",
+        "Damaged parts that wait for an operator (damaged_max). Alarm on it.",
+        "partition",
+    ),
     _gauge("producers", "Producers, the more of either kind (producers_max).", "partition"),
     _gauge(
         "committed_start_offset", "Start of the committed log: below, all was deleted.", "partition"
