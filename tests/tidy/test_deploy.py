@@ -22,6 +22,10 @@ from oncelog_server.core.ids import CONTROL_PARTITIONS
 from oncelog_server.core.roles import ROLES
 from oncelog_server.runtime.access.config import Mode
 from oncelog_server.runtime.node_config import split_address
+from oncelog_server.runtime.storage.disk import (
+    ALLOCATION_STEP_BYTES_MAX,
+    ALLOCATION_STEP_BYTES_MIN,
+)
 from oncelogpb import rpcs
 from tests.integration import test_probes as probes
 from tests.tidy.kustomization import Manifest, build, identity, load, merge
@@ -325,6 +329,12 @@ def test_a_coordinators_volume_holds_what_it_keeps(overlay: str, name: str) -> N
 def test_the_page_says_how_many_transactions_that_are() -> None:
     page = (ROOT / "docs" / "kubernetes.md").read_text()
     assert f"{TRANSACTIONS_PER_S['production']} transactions a second" in page
+
+
+def test_the_page_says_what_a_partition_takes_ahead() -> None:
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    assert f"takes {ALLOCATION_STEP_BYTES_MIN >> 10} KiB of disk from its first record" in page
+    assert f"{ALLOCATION_STEP_BYTES_MAX >> 20} MiB at most, ahead of its writes" in page
 
 
 def volume_bytes(overlay: str, name: str) -> int:

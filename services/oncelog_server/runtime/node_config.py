@@ -85,8 +85,8 @@ class NodeConfig:
     # Below so much free space data is refused (DISK_FULL), bytes; reads, markers and leadership
     # stay. Danger: with 0 nothing is left for control records.
     disk_free_floor_bytes: int = 256 * MIB
-    # Size of a journal's segment files, bytes. Danger: disk of up to one segment per partition is
-    # taken at once.
+    # Size of a journal's segment files, bytes. A log goes from its front by whole ones. Danger: of
+    # each partition up to one more stays on the disk than its retention says.
     segment_bytes: int = 256 * MIB
     # Journal bytes between two snapshots of a machine. More: longer recovery, fewer writes.
     snapshot_every_bytes: int = 64 * MIB
