@@ -114,6 +114,7 @@ _PROCESS: Final = Section(
             ("streams_max", Throttled, "oncelog_node_streams"),
             ("connections_max", "is closed", "oncelog_node_open_files"),
             ("connection_calls_max", WAITS, ""),
+            ("default_timeout_ms", "–", ""),
             ("timeout_ms_max", "is cut to it", ""),
         ),
         *_settings(

@@ -50,8 +50,9 @@ class PartitionLeaderConfig:
     fetch_partitions_max: int = 1_000
     # Longest long poll, milliseconds.
     fetch_wait_ms_max: int = 30_000
-    # Payload bytes of one reply: where the request says 0, and at most.
+    # Payload bytes of one reply, where the request says 0.
     fetch_bytes: int = 8 * MIB
+    # Payload bytes of one reply, at most.
     fetch_bytes_max: int = 24 * MIB
     # The same for one partition of a request that says 0.
     fetch_partition_bytes: int = 1 * MIB
@@ -61,8 +62,9 @@ class PartitionLeaderConfig:
     fetch_batches_max: int = 2_000
     # Payload bytes of one partition that are converted to rows for one reply (`format=ROWS`).
     rows_bytes_max: int = 1 * MIB
-    # Partitions of a topic that is created without a number, and at most.
+    # Partitions of a topic that is created without a number.
     topic_partitions: int = 3
+    # Partitions of a topic, at most.
     topic_partitions_max: int = 10_000
 
     def validate(self) -> None:

@@ -16,6 +16,7 @@ from oncelog_server.cli.compose import limits_of
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.offset_manager.config import OffsetManagerConfig
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
+from oncelog_server.runtime.config import help_of
 from oncelog_server.runtime.node_config import NodeConfig
 from oncelog_server.runtime.observe import catalogue
 from oncelog_server.runtime.observe.catalogue import MetricKind
@@ -33,6 +34,18 @@ def test_the_document_has_the_table() -> None:
     written = (ROOT / "docs" / "operating.md").read_text()
     again = limits.written_into(written)
     assert written == again, "run: python -m oncelog_server.cli.limits docs/operating.md"
+
+
+@pytest.mark.parametrize(
+    "kind", [NodeConfig, RpcLimits, CoordinatorConfig, PartitionLeaderConfig, OffsetManagerConfig]
+)
+def test_a_limit_is_not_told_with_the_words_of_another_setting(kind: Any) -> None:
+    """A field without a comment of its own has that of the field above it, and the table would show
+    its default beside words that speak of both."""
+    told = help_of(kind)
+    for name in told.keys() & limits.names():
+        shared = {other for other, text in told.items() if text == told[name]}
+        assert shared <= limits.names(), f"give {name} a comment of its own"
 
 
 def test_what_the_node_needs_of_its_settings_reaches_it() -> None:

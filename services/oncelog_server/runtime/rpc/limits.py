@@ -47,8 +47,9 @@ class RpcLimits:
     connections_max: int = 8_192
     # Calls at once on one connection; HTTP/2 makes a client wait above.
     connection_calls_max: int = 1_024
-    # What a caller that gives no timeout gets, and the longest there is, milliseconds.
+    # How long a call may take whose caller gives no timeout, milliseconds.
     default_timeout_ms: int = 30_000
+    # The longest timeout there is, milliseconds.
     timeout_ms_max: int = 600_000
 
     def __post_init__(self) -> None:
