@@ -546,7 +546,8 @@ _COMMAND: Final = Section(
         _limit(
             "(piece_bytes_max)",
             lines.PIECE_BYTES_MAX,
-            "What stands between two delimiters of `oncelog produce`, bytes.",
+            "What stands between two delimiters of `oncelog produce`, ends of lines or others, "
+            "bytes.",
             "is refused",
         ),
         _limit(

@@ -24,8 +24,9 @@ FORMATS: Final = ("value", "key-value", "json")
 DEFAULT_SEPARATOR: Final = "\t"
 LINE: Final = b"\n"
 CHUNK_BYTES: Final = 64 * 1024
-# Where no end of a piece comes: the client refuses records above 8 MiB, in base64 a third more.
-PIECE_BYTES_MAX: Final = 16 * 1024 * 1024
+# Where no end of a piece comes. A record has 15 MiB at most (the client's record_bytes_max), which
+# base64 makes a third longer, and JSON that escapes each letter three times as long.
+PIECE_BYTES_MAX: Final = 64 * 1024 * 1024
 
 # What a JSON object may say. Where a record stood says nothing about where it goes.
 _READ: Final = ("key", "key_base64", "value", "value_base64", "headers", "partition")
@@ -45,6 +46,17 @@ class BadLine(click.UsageError):
         self.before = before
 
 
+class EndlessPiece(Exception):
+    """No delimiter came within piece_bytes_max."""
+
+    def __init__(self, delimiter: bytes) -> None:
+        sought = "end of a line" if delimiter == LINE else f"{delimiter!r}"
+        super().__init__(
+            f"has no {sought} within piece_bytes_max ({PIECE_BYTES_MAX}) bytes: is it the right "
+            "file, and the right --delimiter?"
+        )
+
+
 class Record(NamedTuple):
     """What one piece says. None: nothing."""
 
@@ -61,24 +73,31 @@ Parse = Callable[[bytes], Record]
 
 def pieces(source: IO[bytes], delimiter: bytes) -> Iterator[tuple[bytes, int]]:
     """Each piece without its delimiter, and how many bytes it took. After the last delimiter comes
-    a piece only where something stands there."""
+    a piece only where something stands there. Raises EndlessPiece instead of reading on."""
     if delimiter == LINE:
-        for line in source:
-            # Lines of Windows, too.
-            yield line.removesuffix(b"\n").removesuffix(b"\r"), len(line)
+        yield from _lines(source)
         return
-    kept = b""
+    kept = bytearray()
     while chunk := source.read(CHUNK_BYTES):
-        *whole, kept = (kept + chunk).split(delimiter)
-        for piece in whole:
-            yield piece, len(piece) + len(delimiter)
+        # What was kept has no delimiter, but may end with a part of one.
+        sought_from = max(0, len(kept) - len(delimiter))
+        kept += chunk
+        if kept.find(delimiter, sought_from) >= 0:
+            *whole, kept = kept.split(delimiter)
+            for piece in whole:
+                yield bytes(piece), len(piece) + len(delimiter)
         if len(kept) > PIECE_BYTES_MAX:
-            raise click.UsageError(
-                f"No {delimiter!r} within piece_bytes_max ({PIECE_BYTES_MAX}) bytes: is it the "
-                "right --delimiter?"
-            )
+            raise EndlessPiece(delimiter)
     if kept:
-        yield kept, len(kept)
+        yield bytes(kept), len(kept)
+
+
+def _lines(source: IO[bytes]) -> Iterator[tuple[bytes, int]]:
+    while line := source.readline(PIECE_BYTES_MAX + len(LINE)):
+        if len(line) > PIECE_BYTES_MAX and not line.endswith(LINE):
+            raise EndlessPiece(LINE)
+        # Lines of Windows, too.
+        yield line.removesuffix(LINE).removesuffix(b"\r"), len(line)
 
 
 def parser(form: str, separator: bytes, *, as_base64: bool) -> Parse:

@@ -208,7 +208,7 @@ def _send_plain(session: Session, sender: Plain, given: Input, advance: Any) -> 
 
 
 def _send_all(sender: Sender, given: Input, advance: Any) -> int:
-    count = size = 0
+    count = size = number = 0
     try:
         pieces = lines.pieces(given.source, given.delimiter)
         for number, (piece, taken) in enumerate(pieces, start=1):
@@ -224,6 +224,8 @@ def _send_all(sender: Sender, given: Input, advance: Any) -> int:
             if count % PROGRESS_EVERY == 0:
                 advance(size)
                 size = 0
+    except lines.EndlessPiece as error:
+        raise BadLine(f"line {number + 1} {error}", count) from None
     except KeyboardInterrupt:
         raise Interrupted(count) from None
     advance(size)

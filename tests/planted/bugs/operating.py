@@ -1,5 +1,5 @@
 """Bugs of several nodes, as operators meet them: what a node that is away has is neither lost nor
-waited for, and what is offline is said."""
+waited for, and what is offline is said; and of what the command reads."""
 
 from __future__ import annotations
 
@@ -8,6 +8,28 @@ from typing import Final
 from tests.planted.planting import Bug, Edit, unit
 
 BUGS: Final = (
+    Bug(
+        "lines-without-an-end-are-read-on",
+        "piece_bytes_max: input of `oncelog produce` that never ends a line does not fill memory",
+        (
+            Edit(
+                "oncelog_server.cli.lines:_lines",
+                "source.readline(PIECE_BYTES_MAX + len(LINE))",
+                "source.readline()",
+            ),
+            Edit(
+                "oncelog_server.cli.lines:_lines",
+                "if len(line) > PIECE_BYTES_MAX and not",
+                "if False and not",
+            ),
+        ),
+        {
+            unit(
+                "cli/test_records",
+                "test_a_piece_without_an_end_is_not_read_until_memory_is_gone",
+            ): "b'123456789'"
+        },
+    ),
     Bug(
         "nodes-away-are-forgotten",
         "I5: a node that once ran keeps its name, its data and its ports",

@@ -363,6 +363,26 @@ def test_a_delimiter_may_lie_across_what_is_read_at_once(
 
 
 @pytest.mark.parametrize(
+    ("options", "stdin", "sought"),
+    [
+        ("", b"a\n12345678\n123456789\n", "end of a line"),
+        ("--delimiter ;", b"a;12345678;123456789", "b';'"),
+    ],
+)
+def test_a_piece_without_an_end_is_not_read_until_memory_is_gone(
+    options: str, stdin: bytes, sought: str, run: Run, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "PIECE_BYTES_MAX", 8)
+    monkeypatch.setattr(lines, "CHUNK_BYTES", 4)
+    result = run(Cluster(), f"produce payments {options}", stdin=stdin)
+    assert [value for _, value in log.sent] == [b"a", b"12345678"]
+    assert result.exit_code == 2
+    said = " ".join(result.stderr.split())
+    assert f"line 3 has no {sought} within piece_bytes_max (8) bytes" in said
+    assert "2 lines before it are appended" in said
+
+
+@pytest.mark.parametrize(
     ("options", "stdin", "said"),
     [
         ("--format json", b"{", "line 1 is no JSON"),
