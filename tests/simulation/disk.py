@@ -322,6 +322,9 @@ class FakeDisk:
         inode = _Inode(bytearray(data), bytearray(data))
         self._platter.names[path] = self._platter.durable_names[path] = inode
 
+    def remove_cut_off(self, path: str) -> None:
+        self._require_alive()
+
     def make_directory(self, path: str) -> None:
         self._require_alive()
         made = ""

@@ -24,6 +24,39 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "failed-replacement-stays",
+        "a full disk is not filled by what could not be written",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.disk:RealDisk.replace_file",
+                "os.unlink(temporary)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_disk", "test_a_replacement_that_fails_leaves_nothing"
+            ): "Left contains 2 more items"
+        },
+    ),
+    Bug(
+        "cut-off-replacement-stays",
+        "what a crash left of a replacement is gone after a start",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.recovery:recover",
+                "disk.remove_cut_off(directory)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_disk",
+                "test_what_a_crash_left_of_a_replacement_is_gone_after_a_start",
+            ): "left.exists()"
+        },
+    ),
+    Bug(
         "rename-not-synced-where-it-left",
         "I25: losing power everywhere at once loses nothing acknowledged, names included",
         (

@@ -161,6 +161,31 @@ def test_a_short_write_is_an_error_never_a_record(
     assert not disk.exists("g")
 
 
+def test_a_replacement_that_fails_leaves_nothing(
+    disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pwritev = os.pwritev
+
+    def short(fd: int, chunks: Sequence[bytes], position: int) -> int:
+        return pwritev(fd, [b"".join(chunks)[:-1]], position)
+
+    monkeypatch.setattr(os, "pwritev", short)
+    for name in ("snapshot-1", "snapshot-2"):
+        with pytest.raises(OSError, match="short write"):
+            disk.replace_file(name, b"abcdef")
+    assert sorted(os.listdir(tmp_path / "data")) == []
+
+
+def test_what_a_crash_left_of_a_replacement_is_gone_after_a_start(
+    disk: RealDisk, tmp_path: Path
+) -> None:
+    Journal.open(disk, "p").close()
+    left = tmp_path / "data/p" / f"snapshot-{5:020d}.new"
+    left.write_bytes(b"the first half")
+    Journal.open(disk, "p").close()
+    assert not left.exists()
+
+
 def test_a_growing_file_is_allocated_ahead_with_zeros(disk: RealDisk) -> None:
     file = disk.open("f", create=True, grows_to=ALLOCATION_STEP_BYTES_MIN * 3)
     commit(disk, Write(file, 0, [b"abc"]))

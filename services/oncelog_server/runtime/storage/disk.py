@@ -307,11 +307,25 @@ class RealDisk:
         temporary = full + TEMPORARY_SUFFIX
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         file = RealFile(path, temporary, fd)
-        self._write_part(file, fd, 0, (data,))
-        os.fsync(fd)
-        file.close()
-        os.rename(temporary, full)
+        try:
+            self._write_part(file, fd, 0, (data,))
+            os.fsync(fd)
+            file.close()
+            os.rename(temporary, full)
+        except BaseException:
+            # Nobody lists it, and the next one may have another name: on a full disk it would keep
+            # room that others need.
+            file.close()
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
         sync_directory(os.path.dirname(full))
+
+    def remove_cut_off(self, path: str) -> None:
+        directory = self._full(path)
+        for name in os.listdir(directory):
+            if name.endswith(TEMPORARY_SUFFIX):
+                os.unlink(os.path.join(directory, name))
 
     def make_directory(self, path: str) -> None:
         made = ""

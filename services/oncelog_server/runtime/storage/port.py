@@ -68,6 +68,10 @@ class Disk(Protocol):
         """Write-temp, sync, rename, sync-directory: after a crash old or new, never a mix."""
         ...
 
+    def remove_cut_off(self, path: str) -> None:
+        """Removes from a directory what a crash left of `replace_file`. No list shows it."""
+        ...
+
     def make_directory(self, path: str) -> None:
         """With parents, each synced into its parent. No error where it exists."""
         ...

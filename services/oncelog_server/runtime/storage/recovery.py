@@ -137,6 +137,7 @@ def recover(
     for segment in left_over:
         segment.remove()
     _keep(disk, directory, walk, epochs, noted.synced_end)
+    disk.remove_cut_off(directory)
     return Recovered(incarnation, log_start, allowed, walk.segments, epochs, synced_end, walk.end)
 
 
