@@ -57,6 +57,23 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "syncfs-of-an-old-kernel-trusted",
+        "I25: acknowledged means synced, whatever the kernel does not tell",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.syscalls:syncfs_call",
+                "_kernel() < SYNCFS_KERNEL_MIN",
+                "_kernel() < (5, 8)",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_syscalls",
+                "test_i25_syncfs_is_used_only_where_it_reports_every_error",
+            ): "== False"
+        },
+    ),
+    Bug(
         "rename-not-synced-where-it-left",
         "I25: losing power everywhere at once loses nothing acknowledged, names included",
         (

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from errno import EINVAL, ENXIO
 from typing import Any, Final
 
-# syncfs reports write errors since Linux 5.8.
-SYNCFS_KERNEL_MIN: Final = (5, 8)
+# syncfs reports failed writes of data since Linux 5.8, and what the file system itself could not
+# write, as its journal, since 5.17 (Linux commits 5679897eb104, 2d86293c7075).
+SYNCFS_KERNEL_MIN: Final = (5, 17)
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -58,7 +59,7 @@ def sync_directory(full_path: str) -> None:
 
 
 def syncfs_call(root: str) -> Callable[[int], None] | None:
-    """None unless the directory is the root of its volume and the kernel reports write errors."""
+    """None unless the directory is the root of its volume and the kernel reports every error."""
     call: Any = getattr(_libc, "syncfs", None)
     if call is None or not os.path.ismount(root) or _kernel() < SYNCFS_KERNEL_MIN:
         return None
