@@ -74,6 +74,23 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "parents-of-a-data-directory-not-synced",
+        "I25: losing power everywhere at once loses nothing acknowledged, names included",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.disk:_make_root",
+                "_make_root(parent)",
+                "os.makedirs(parent, exist_ok=True)",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_disk_durable",
+                "test_i25_a_data_directory_is_durable_with_all_directories_on_the_way",
+            ): "assert ['mkdir a/b'"
+        },
+    ),
+    Bug(
         "rename-not-synced-where-it-left",
         "I25: losing power everywhere at once loses nothing acknowledged, names included",
         (

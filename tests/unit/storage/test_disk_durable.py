@@ -72,6 +72,22 @@ def test_i25_each_directory_on_the_way_is_durable_in_its_parent(
     assert calls.taken() == [], "known to be durable"
 
 
+def test_i25_a_data_directory_is_durable_with_all_directories_on_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Calls(tmp_path, monkeypatch)
+    RealDisk(tmp_path / "a/b/data").close()
+    # What is above was there: perhaps of a process that was killed before it synced that.
+    assert calls.taken()[1:] == [
+        *("mkdir a", "sync .", "mkdir a/b", "sync a", "mkdir a/b/data", "sync a/b"),
+    ]
+    RealDisk(tmp_path / "a/b/data").close()
+    assert calls.taken() == ["sync a/b"]
+    os.rmdir(tmp_path / "a/b/data")
+    RealDisk(tmp_path / "a/b/data").close()
+    assert calls.taken() == ["sync a", "mkdir a/b/data", "sync a/b"]
+
+
 def test_a_directory_that_another_process_left_is_made_durable(
     disk: RealDisk, calls: Calls, tmp_path: Path
 ) -> None:

@@ -83,10 +83,7 @@ class RealDisk:
         """`descriptors_max`: of the files that have nothing to sync, so many stay open."""
         self._root = str(path)
         self._descriptors = Descriptors(descriptors_max)
-        os.makedirs(self._root, exist_ok=True)
-        # Where its parent is not ours to open, somebody else made the directory.
-        with suppress(OSError):
-            sync_directory(os.path.dirname(os.path.abspath(self._root)))
+        _make_root(os.path.abspath(self._root))
         self._root_fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
         self._syncfs = syncfs_call(self._root)
         # Names that are durable for sure. One that a process found may be another's that was killed
@@ -402,6 +399,20 @@ class RealDisk:
 
     def _full(self, path: str) -> str:
         return os.path.join(self._root, path) if path else self._root
+
+
+def _make_root(full: str) -> None:
+    """With its parents, each synced into its own. The last one that is found is synced, too: a
+    process may have been killed before it did that."""
+    parent = os.path.dirname(full)
+    is_new = not os.path.isdir(full)
+    if is_new:
+        _make_root(parent)
+        with suppress(FileExistsError):
+            os.mkdir(full)
+    # Where its parent is not ours to open, somebody else made the directory.
+    with suppress(PermissionError if is_new else OSError):
+        sync_directory(parent)
 
 
 def _waited_s(before: threading.Event | None) -> float:
