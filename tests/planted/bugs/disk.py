@@ -124,6 +124,23 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "unsynced-blocks-rest",
+        "I25: what is not synced keeps its descriptor, which hears of errors",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.data_file:DataFile.rest",
+                "if not self._has_unsynced:",
+                "if True:",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_data_log",
+                "test_i25_what_was_appended_is_synced_by_the_file_that_it_was_written_with",
+            ): "is written"
+        },
+    ),
+    Bug(
         "failed-sync-lets-a-file-rest",
         "I25: what a failed sync leaves in doubt keeps its descriptor",
         (

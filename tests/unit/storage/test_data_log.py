@@ -12,6 +12,7 @@ from oncelog_server.core.block import Units, block_of
 from oncelog_server.runtime.storage.copying import CopyRefused
 from oncelog_server.runtime.storage.data_file import OpenDataFiles
 from oncelog_server.runtime.storage.data_log import DataLog
+from oncelog_server.runtime.storage.port import File
 from oncelogpb.errors import CorruptLog, OffsetOutOfRange
 from tests.simulation.disk import FakeDisk
 from tests.unit.storage.data_logs import (
@@ -243,6 +244,54 @@ def test_a_node_keeps_few_files_open() -> None:
         assert read_all(log) == blocks(0, 60, payload_bytes=300)
     held = [file for log in logs for file in log._files if file._file or file._index]
     assert len(held) <= 3
+
+
+class NotesFiles(FakeDisk):
+    """By which open files blocks were written, and synced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[File] = []
+        self.synced: list[File] = []
+
+    def write_unsynced(self, file: File, position: int, data: bytes) -> None:
+        super().write_unsynced(file, position, data)
+        self.written.append(file)
+
+    def sync(self, file: File) -> None:
+        super().sync(file)
+        self.synced.append(file)
+
+
+def test_i25_what_was_appended_is_synced_by_the_file_that_it_was_written_with() -> None:
+    """Who reads much meanwhile lets other files rest: an error of writing back is told to who had
+    the file open."""
+    disk, shared = NotesFiles(), OpenDataFiles(1)
+    log, other = (DataLog.open(disk, path, open_files=shared) for path in ("p", "q"))
+    settle(other, *blocks(0, 6))
+    settle(log, *blocks(0, 6))
+    log.append(blocks(6, 12))
+    written = disk.written[-1]
+    assert (read(log, 0), read(other, 0)) == (blocks(0, 6), blocks(0, 6))
+    disk.synced.clear()
+    log.sync_and_note(24)
+    assert disk.synced[0] is written
+    assert log._files[-1]._file is None, "then it rests"
+
+
+def test_what_was_given_up_does_not_keep_its_file_open() -> None:
+    disk, shared = FakeDisk(), OpenDataFiles(1)
+    log, other = (DataLog.open(disk, path, open_files=shared) for path in ("p", "q"))
+    settle(other, *blocks(0, 6))
+    settle(log, *blocks(0, 6))
+    log.append(blocks(6, 12))
+    disk.fail_files(".data", ENOSPC)
+    with pytest.raises(OSError, match="told to fail"):
+        log.sync_and_note(24)
+    disk.fail_files("", 0)
+    settle(log, *blocks(6, 12))
+    assert (read(log, 0), read(other, 0)) == (blocks(0, 6), blocks(0, 6))
+    assert all(file._file is None for file in log._files)
 
 
 def test_a_log_of_which_nothing_is_settled_begins_behind_what_was_deleted() -> None:

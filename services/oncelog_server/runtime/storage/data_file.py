@@ -4,8 +4,11 @@ its sparse offset index, which is a segment's.
     data/00000000000000004711.data
     data/00000000000000004711.index
 
-Invariant: an index says only where to begin looking, so a lost, stale or damaged one costs time,
-never a wrong answer. It is not synced by itself, and what a walk finds is added to it.
+Invariants:
+  * an index says only where to begin looking, so a lost, stale or damaged one costs time, never a
+    wrong answer. It is not synced by itself, and what a walk finds is added to it;
+  * what was added is synced by the file that it was written with: a disk tells an error of writing
+    back to who had the file open then.
 """
 
 from __future__ import annotations
@@ -58,6 +61,8 @@ class DataFile:
         self._size = size
         self._file: File | None = None
         self._index: OffsetIndex | None = None
+        # Something was added, and neither synced nor given up.
+        self._has_unsynced = False
         # It goes.
         self._is_retired = False
         # Of its writer. Who has other things to do does not wait for it.
@@ -100,6 +105,7 @@ class DataFile:
         """A block, behind the last one. Into the page cache. Raises OSError."""
         with self._lock:
             size = self.size
+            self._has_unsynced = True
             self._disk.write_unsynced(self._opened(create=True), size, data)
             self.index.saw(offset, size)
             self._size = size + len(data)
@@ -108,7 +114,12 @@ class DataFile:
         """What was added is durable; its index goes to the page cache. Raises OSError."""
         with self._lock:
             self._disk.sync(self.file)
+            self._has_unsynced = False
             self._save_index()
+
+    def give_up_unsynced(self) -> None:
+        """Nobody reads it, nor asks what became of it."""
+        self._has_unsynced = False
 
     def write_again(self, position: int, length: int) -> None:
         """Bytes that only the page cache may hold, durably. Raises OSError."""
@@ -198,11 +209,13 @@ class DataFile:
     # -------------------------------------------------------------------------------- its ending
 
     def rest(self) -> None:
-        """Lets go of file and index until they are needed. A read under way keeps its file."""
+        """Lets go of file and index until they are needed. A read under way keeps its file. What is
+        not synced keeps its descriptor, which hears of errors; who syncs it says this again."""
         if self._lock.acquire(blocking=False):
             try:
-                self._save_index()
-                self._file = self._index = None
+                if not self._has_unsynced:
+                    self._save_index()
+                    self._file = self._index = None
             finally:
                 self._lock.release()
 

@@ -421,6 +421,8 @@ class DataLog(DataView):
         """The note first; then files, from the last one back."""
         self._save(settled._replace(beyond_goes=1))
         end = settled.settled_end
+        for file in self._unsynced:
+            file.give_up_unsynced()
         self._end, self._in_doubt, self._unsynced = end, False, []
         kept = tuple(file for file in self._files if max(settled.begin, file.base) < end)
         self._gone += self._files[len(kept) :]
