@@ -7,6 +7,7 @@ files that were made and not synced. One seed decides every delay and every tear
     disk.fail_next(errno.EIO)        the next durable step fails, its bytes stay in doubt
     disk.fail_files(".slots", errno.EIO)   writes and syncs of such files fail
     disk.short_write_next()          the next write takes half of its bytes, then fails
+    disk.cannot_read("log", 0, 512)  reads of these bytes fail, as of a bad sector
     disk.full = True                 every write that needs room fails with ENOSPC
     disk.left_bytes = 4096           so much room is left, whatever is written
     disk.capacity_bytes = 1 << 20    so much room there is in all
@@ -21,12 +22,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from errno import EAGAIN, EBADF, EIO, ENOENT, ENOSPC
 from typing import Final
 
 from oncelog_server.runtime.storage.port import File, Write
+from oncelog_server.runtime.storage.unreadable import read_around
 
 # A file that grows gets so many zeros behind what is written, as a real disk allocates ahead.
 ALLOCATED_AHEAD_BYTES: Final = 4096
@@ -62,12 +65,33 @@ class _Inode:
     durable: bytearray = field(default_factory=bytearray)
     # (position, bytes), or (length, None) for a truncation.
     unsynced: list[tuple[int, bytes | None]] = field(default_factory=list)
+    # Bytes that a read of fails with EIO, from and to.
+    unreadable: tuple[int, int] = (0, 0)
+
+    def read(self, position: int, length: int) -> bytes:
+        begin, end = self.unreadable
+        if begin < position + length and position < end:
+            raise OSError(EIO, "the fake disk cannot read this")
+        return bytes(self.content[position : position + length])
+
+    def require_writable(self, position: int, length: int) -> None:
+        """What is written over as a whole can be read again; who writes a part of it reads it."""
+        begin, end = self.unreadable
+        if position <= begin and end <= position + length:
+            self.unreadable = (0, 0)
+        elif begin < position + length and position < end:
+            raise OSError(EIO, "the fake disk cannot read what stands beside this")
 
     def write(self, position: int, data: bytes) -> None:
         _put(self.content, position, data)
         self.unsynced.append((position, data))
 
     def truncate(self, length: int) -> None:
+        begin, end = self.unreadable
+        if length <= begin:
+            self.unreadable = (0, 0)
+        elif length < end:
+            raise OSError(EIO, "the fake disk cannot read what stands beside this")
         _put(self.content, length, None)
         self.unsynced.append((length, None))
 
@@ -130,6 +154,7 @@ class FakeFile:
     def __init__(self, path: str, inode: _Inode, grows_to: int) -> None:
         self.path = path
         self.grows_to = grows_to
+        self.has_unreadable = False
         self._inode: _Inode | None = inode
 
     @property
@@ -139,13 +164,19 @@ class FakeFile:
         return self._inode
 
     def read(self, position: int, length: int) -> bytes:
-        return bytes(self.inode.content[position : position + length])
+        inode = self.inode
+        with suppress(OSError):
+            return inode.read(position, length)
+        data, is_filled = read_around(inode.read, position, length, size=self.size())
+        self.has_unreadable |= is_filled
+        return data
 
     def size(self) -> int:
         return len(self.inode.content)
 
     def is_blank_from(self, position: int) -> bool:
-        return not self.inode.content[position:].strip(b"\0")
+        is_readable = self.inode.unreadable[1] <= position
+        return is_readable and not self.inode.content[position:].strip(b"\0")
 
     def close(self) -> None:
         self._inode = None
@@ -244,6 +275,10 @@ class FakeDisk:
         change(inode.content)
         inode.durable = bytearray(inode.content)
         inode.unsynced.clear()
+
+    def cannot_read(self, path: str, begin: int, end: int) -> None:
+        """From now on, for good: these bytes of a file, as of a bad sector."""
+        self._platter.names[path].unreadable = (begin, end)
 
     def lose_all(self, *, but: str) -> None:
         """An empty disk, with a copy of this one file."""
@@ -393,6 +428,7 @@ class FakeDisk:
         self._require_fit(file.path)
         end = position + len(data)
         self._require_room(end - len(inode.content))
+        inode.require_writable(position, len(data))
         if self._next_is_short:
             self._next_is_short = False
             inode.write(position, data[: len(data) // 2])

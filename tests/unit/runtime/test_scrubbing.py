@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from errno import EMFILE
 
 import pytest
 
@@ -109,12 +110,25 @@ def test_i26_behind_what_is_damaged_it_goes_on(monkeypatch: pytest.MonkeyPatch) 
     assert (damage.first_offset, damage.end_offset, damage.file) == (0, 10, FIRST)
 
 
+def test_i26_behind_what_the_disk_cannot_read_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose(bench: Bench, one: Scrubbing, number: int) -> None:
+        if number == 0:
+            bench.disk.cannot_read(FIRST, 0, 200)
+
+    bench, read = scrub(monkeypatch, steps=6, before=lose)
+    assert (read[0][0], read[-1][1]) == (0, 60), "to the end"
+    (damage, *_) = bench.journal.data.damaged
+    assert (damage.first_offset, damage.file) == (0, FIRST)
+    assert "data log not read through, trying again" not in bench.reporter.events
+
+
 def test_a_disk_that_fails_is_read_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
     real = DataLog.check
 
     def failing(bench: Bench, one: Scrubbing, number: int) -> None:
         def check(log: DataLog, offset: int, max_bytes: int) -> Checked | DamagedRange:
-            raise OSError("it fails")
+            # Nothing is said of the bytes that stand there.
+            raise OSError(EMFILE, "too many open files")
 
         monkeypatch.setattr(DataLog, "check", check if number == 0 else real)
 

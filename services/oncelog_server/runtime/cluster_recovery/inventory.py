@@ -14,8 +14,8 @@ from oncelog_server.runtime.etcd.identity import Remembered, load_remembered
 from oncelog_server.runtime.replica.record import ReplicaRecord, load_record
 from oncelog_server.runtime.replicas import PARTITIONS_DIRECTORY, partition_of
 from oncelog_server.runtime.storage.journal import Journal, JournalDamaged
-from oncelog_server.runtime.storage.node_id import NODE_FILE
-from oncelog_server.runtime.storage.port import Disk, read_all
+from oncelog_server.runtime.storage.node_id import NODE_FILE, read_node_id
+from oncelog_server.runtime.storage.port import Disk
 
 
 class RecoveryRefused(Exception):
@@ -63,7 +63,7 @@ def take(path: str, disk: Disk) -> DataDirectory:
             f"{path} holds no data of a cluster; name the directories that `oncelog serve --data` "
             "had, or the folder of `oncelog up`"
         )
-    return DataDirectory(path, disk, read_all(disk, NODE_FILE).decode(), remembered)
+    return DataDirectory(path, disk, read_node_id(disk), remembered)
 
 
 def look(directory: DataDirectory, progress: Callable[[PartitionId], None]) -> None:

@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final
 
-from oncelog_server.runtime.storage.port import Disk, File, read_all
+from oncelog_server.runtime.storage.port import Disk, File, read_all, set_aside
 from oncelog_server.runtime.storage.segment import INDEX_SUFFIX, OffsetIndex
 from oncelogpb.errors import OffsetOutOfRange
 
@@ -28,8 +28,6 @@ DATA_SUFFIX: Final = ".data"
 REWRITTEN_SUFFIX: Final = ".rewritten"
 # Of one that stands in the place of several, of which some may be left: "<base>-<end>.joined".
 JOINED_SUFFIX: Final = ".joined"
-# Of one in which nothing is intact, and whose name another one takes.
-ASIDE_SUFFIX: Final = ".damaged"
 # Files of one log that stay open after a read, where a node does not say it for all of its logs.
 DATA_FILES_OPEN_MAX: Final = 4
 
@@ -239,7 +237,7 @@ class DataFile:
         if file is not None:
             file.close()
         self._drop_index_file()
-        self._disk.rename(self.path, self.path + ASIDE_SUFFIX)
+        set_aside(self._disk, self.path)
 
     def close(self) -> None:
         """Of a log that is closed: its directory may be another's soon."""

@@ -34,7 +34,7 @@ import struct
 from typing import Final, NamedTuple
 
 from oncelog_server.runtime.storage.identity import SLOT_SPACING_BYTES, is_sealed, sealed
-from oncelog_server.runtime.storage.port import Disk, File
+from oncelog_server.runtime.storage.port import Disk, File, set_aside
 
 SETTLED_FILE: Final = "settled"
 # Of an offset that no note says: above all that are.
@@ -100,12 +100,18 @@ class DataNoteFile:
         file = self._disk.open(self._path)
         try:
             slots = [file.read(at, _SLOT.size) for at in (0, SLOT_SPACING_BYTES)]
+            is_readable = not file.has_unreadable
         finally:
             file.close()
         for slot in slots:
             found = decode_note(slot)
             if found is not None and (self.kept is None or found[0] > self._sequence):
                 self._sequence, self.kept = found
+        if not is_readable:
+            # One slot may still say something; until it is written, a crash finds a lost note.
+            set_aside(self._disk, self._path)
+            if self.kept is not None:
+                self.save_in_both(self.kept)
 
     def save(self, settled: DataNote) -> None:
         """Durably."""

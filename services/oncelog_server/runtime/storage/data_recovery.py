@@ -32,6 +32,7 @@ from oncelog_server.runtime.storage.data_walk import (
     intact_from,
 )
 from oncelog_server.runtime.storage.port import Disk
+from oncelog_server.runtime.storage.unreadable import is_unreadable
 
 # Of a file of which all counts.
 _NO_END: Final = 1 << 63
@@ -187,5 +188,11 @@ def _up_to_damage(file: DataFile, settled: DataNote) -> DataNote:
             position=last.end,
         )
     if settled.position and file.size > settled.position:
-        file.truncate(settled.position, end_offset=settled.settled_end)
+        try:
+            file.truncate(settled.position, end_offset=settled.settled_end)
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            # Bytes that cannot be read begin in the middle of a page: it is not cut there.
+            return _in_a_new_file(settled)
     return settled

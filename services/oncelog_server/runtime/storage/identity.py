@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from oncelog_server.runtime.storage.keeping import Allowance
-from oncelog_server.runtime.storage.port import Disk, File, Write, read_all
+from oncelog_server.runtime.storage.port import Disk, File, Write, read_all, set_aside
 
 INCARNATION_FILE: Final = "incarnation"
 SYNCED_END_FILE: Final = "synced_end"
@@ -140,8 +140,18 @@ class SyncedEnd:
             if self.noted is None or sequence > self._sequence:
                 self._sequence, self.noted, other = sequence, bounds, self.noted
             self._other = other
+        if file.has_unreadable:
+            self._begin_file_anew()
         # Recovery writes it again where only the page cache may hold it.
         self.kept = self.noted
+
+    def _begin_file_anew(self) -> None:
+        """One slot may still say something; until it is written, a crash finds a note that is
+        lost."""
+        self.close()
+        set_aside(self._disk, self._path)
+        if self.noted is not None:
+            self.note_in_both(self.noted)
 
     def note(self, bounds: Bounds) -> Write:
         """The write that makes the file say so; the caller hands it to the disk, and says `durable`

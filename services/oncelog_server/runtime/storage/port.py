@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
+
+# Of a file that cannot be read, or in which nothing is intact, and whose name another one takes.
+ASIDE_SUFFIX: Final = ".damaged"
 
 
 class File(Protocol):
     """An open file of a Disk."""
 
     path: str
+    # Some of what was read of it the disk did not give back, and no CRC of it is right.
+    has_unreadable: bool
 
     def read(self, position: int, length: int) -> bytes:
-        """pread: fewer bytes than asked only at the end of the file."""
+        """pread: fewer bytes than asked only at the end of the file. See `unreadable`."""
         ...
 
     def size(self) -> int: ...
 
     def is_blank_from(self, position: int) -> bool:
-        """Nothing but zeros stands there and behind. Holes are not read."""
+        """Nothing but zeros stands there and behind, and all of it can be read. Holes are not."""
         ...
 
     def close(self) -> None: ...
@@ -105,10 +110,26 @@ class Disk(Protocol):
 
 def read_all(disk: Disk, path: str) -> bytes:
     """A file that is read as one; empty where there is none. Blocking. Raises OSError."""
+    return _read_all(disk, path)[0]
+
+
+def read_if_readable(disk: Disk, path: str) -> bytes | None:
+    """As `read_all`; None where the disk does not give all of it. Blocking. Raises OSError."""
+    data, is_whole = _read_all(disk, path)
+    return data if is_whole else None
+
+
+def _read_all(disk: Disk, path: str) -> tuple[bytes, bool]:
     if not disk.exists(path):
-        return b""
+        return b"", True
     file = disk.open(path)
     try:
-        return file.read(0, file.size())
+        data = file.read(0, file.size())
+        return data, not file.has_unreadable
     finally:
         file.close()
+
+
+def set_aside(disk: Disk, path: str) -> None:
+    """Durably: what cannot be read can often not be written in part, either. Raises OSError."""
+    disk.rename(path, path + ASIDE_SUFFIX)

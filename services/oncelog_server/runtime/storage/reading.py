@@ -235,6 +235,8 @@ def replay_segment(
 
 def corrupt(segment: Segment, position: int, why: object) -> CorruptLog:
     """Names file and byte."""
+    if segment.has_unreadable:
+        why = f"{why} (the disk cannot read all of it)"
     return CorruptLog(
         f"{segment.path} is damaged at byte {position}: {why}. Nothing of it is served; restore "
         "this replica from another one or a backup",

@@ -24,9 +24,11 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from errno import EAGAIN, EBADF, EOPNOTSUPP, ESTALE
+from functools import partial
 from typing import Final
 
 from oncelog_server.runtime.storage.syscalls import next_data
+from oncelog_server.runtime.storage.unreadable import is_unreadable, read_around
 
 # Of what is not a hole, where zeros are looked for.
 BLANK_READ_BYTES: Final = 64 << 10
@@ -70,6 +72,7 @@ class RealFile:
         self.allocated = found.st_size
         # Since the file was looked at last, by who looks for one that may rest.
         self.was_used = True
+        self.has_unreadable = False
         self._identity = (found.st_dev, found.st_ino)
         self._descriptor: Descriptor | None = Descriptor(fd)
         self._descriptors = descriptors
@@ -94,15 +97,15 @@ class RealFile:
 
     def read(self, position: int, length: int) -> bytes:
         held = self.descriptor
-        parts: list[bytes] = []
-        while length > 0:
-            part = os.pread(held.fd, length, position)
-            if not part:
-                break
-            parts.append(part)
-            position += len(part)
-            length -= len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        try:
+            return _read(held.fd, position, length)
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+        size = os.fstat(held.fd).st_size
+        data, is_filled = read_around(partial(_read, held.fd), position, length, size=size)
+        self.has_unreadable |= is_filled
+        return data
 
     def read_cached(self, position: int, length: int) -> bytes | None:
         """None unless all of it is in the page cache (or this system cannot tell)."""
@@ -112,7 +115,7 @@ class RealFile:
         try:
             got = os.preadv(held.fd, [buffer], position, _NOWAIT)
         except OSError as error:
-            if error.errno in (EAGAIN, EOPNOTSUPP):
+            if error.errno in (EAGAIN, EOPNOTSUPP) or is_unreadable(error):
                 return None
             raise
         return bytes(buffer) if got == length else None
@@ -124,7 +127,12 @@ class RealFile:
     def is_blank_from(self, position: int) -> bool:
         held = self.descriptor
         while (position := next_data(held.fd, position)) >= 0:
-            block = os.pread(held.fd, BLANK_READ_BYTES, position)
+            try:
+                block = os.pread(held.fd, BLANK_READ_BYTES, position)
+            except OSError as error:
+                if is_unreadable(error):
+                    return False
+                raise
             if block != bytes(len(block)):
                 return False
             if not block:
@@ -180,6 +188,18 @@ class RealFile:
     def close(self) -> None:
         self._is_closed = True
         self._descriptor = None
+
+
+def _read(fd: int, position: int, length: int) -> bytes:
+    parts: list[bytes] = []
+    while length > 0:
+        part = os.pread(fd, length, position)
+        if not part:
+            break
+        parts.append(part)
+        position += len(part)
+        length -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 class Descriptors:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from errno import EIO
 
 from oncelog_server.core.frame import FrameKind
 from oncelog_server.runtime.storage.damage import JournalDamaged
@@ -72,6 +73,8 @@ class _Walk:
     broken_path: str = ""
     broken_position: int = 0
     why: str = ""
+    # The disk did not give back all of what stands there: nobody knows that it is a torn tail.
+    is_unreadable: bool = False
 
     def breaks(self, path: str, position: int, why: str, beyond: list[Segment]) -> None:
         self.broken_path, self.broken_position, self.why = path, position, why
@@ -114,7 +117,7 @@ def recover(
     walk = _walk(segments[len(left_over) :], log_start, epochs, whole=not whole)
     _require_no_rest(walk, noted.synced_end)
     _begin_where_told(walk, noted, epochs)
-    if walk.why and walk.end.offset < noted.synced_end:
+    if walk.why and (walk.end.offset < noted.synced_end or walk.is_unreadable):
         take_incarnation(disk, directory, random_bytes)
         raise JournalDamaged(walk.broken_path, walk.broken_position, walk.why)
     if log_start > 0 and (lacks := _lacks_epoch(disk, directory, log_start, epochs)):
@@ -254,6 +257,8 @@ def _walk(segments: list[Segment], log_start: int, epochs: EpochTable, *, whole:
         walk.end = scan.place
         if scan.ending is Ending.BAD or (until is not None and scan.ending is Ending.BLANK):
             why = scan.why or f"it ends at journal offset {walk.end.offset}, not at {until}"
+            walk.is_unreadable = segment.has_unreadable
+            why += " (the disk cannot read all of it)" * walk.is_unreadable
             walk.breaks(segment.path, walk.end.position, why, segments[number + 1 :])
             return walk
     return walk
@@ -324,6 +329,8 @@ def _write_again(disk: Disk, segment: Segment, noted_end: int) -> None:
     position = 0 if entry is None else entry.position
     while position < segment.size:
         block = segment.file.read(position, min(SCAN_BYTES, segment.size - position))
+        if segment.has_unreadable:
+            raise OSError(EIO, "the disk cannot read all of it", segment.path)
         disk.write_unsynced(segment.file, position, block)
         position += len(block)
 

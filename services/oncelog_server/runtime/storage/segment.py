@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from oncelog_server.runtime.storage.frames import FRAME_PAYLOAD_BYTES_MAX
-from oncelog_server.runtime.storage.port import Disk, File, read_all
+from oncelog_server.runtime.storage.port import Disk, File, read_if_readable
 from oncelogpb.errors import OffsetOutOfRange
 
 SEGMENT_BYTES: Final = 256 << 20
@@ -188,9 +188,16 @@ class Segment:
         return self._file
 
     @property
+    def has_unreadable(self) -> bool:
+        """See File; of the file as it is open."""
+        return self._file is not None and self._file.has_unreadable
+
+    @property
     def index(self) -> OffsetIndex:
         if self._index is None:
-            self._index = OffsetIndex(read_all(self._disk, self.index_path))
+            saved = read_if_readable(self._disk, self.index_path)
+            self._index = OffsetIndex(saved or b"")
+            self._index_file_is_wrong |= saved is None
         return self._index
 
     @property

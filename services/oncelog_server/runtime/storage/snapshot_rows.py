@@ -76,7 +76,8 @@ class SnapshotRows:
             raise self._corrupt(chunk)
         with closing(self._disk.open(path)) as file:
             data = file.read(position, length)
-        if len(data) != length:
+            is_whole = len(data) == length and not file.has_unreadable
+        if not is_whole:
             raise self._corrupt(chunk)
         return data
 

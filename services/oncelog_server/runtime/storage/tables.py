@@ -18,6 +18,7 @@ Left out: which snapshots are kept (`snapshots`), and what rows say (the roles' 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from errno import EIO
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -120,7 +121,11 @@ class TableFiles:
         if chunks and chunks[-1].end_row > first_row:
             last = chunks[-1]
             count = first_row - last.first_row
-            rows = self._read(chunk_name(name, last.first_row), count * known.row_bytes)
+            chunk = chunk_name(name, last.first_row)
+            rows = self._read(chunk, count * known.row_bytes)
+            if len(rows) != count * known.row_bytes:
+                path = chunk_path(self._directory, chunk)
+                raise OSError(EIO, "the rows before cannot be read", path)
             chunks[-1] = Chunk(last.first_row, count, crc32c(rows))
         return chunks
 
@@ -155,12 +160,13 @@ class TableFiles:
         self._disk.remove(chunk_path(self._directory, chunk))
 
     def _read(self, chunk: str, length: int) -> bytes:
-        """Fewer bytes where there are no more."""
+        """Fewer bytes where there are no more, or the disk does not give back all of them."""
         path = chunk_path(self._directory, chunk)
         if not self._disk.exists(path):
             return b""
         file = self._disk.open(path)
         try:
-            return file.read(0, length)
+            rows = file.read(0, length)
+            return b"" if file.has_unreadable else rows
         finally:
             file.close()
