@@ -434,10 +434,7 @@ _OFFSET_MANAGER: Final = Section(
             TooLarge,
         ),
         _limit(
-            "(listed_max)",
-            offsets_wire.LISTED_MAX,
-            "Groups of one ListGroups.",
-            "`more` is true",
+            "(listed_max)", offsets_wire.LISTED_MAX, "Groups of one ListGroups.", "`more` is true"
         ),
         _limit(
             "(session_timeout_ms)",
@@ -459,6 +456,12 @@ _OFFSET_MANAGER: Final = Section(
             TooLarge,
         ),
         _limit(
+            "(subscription_bytes_max)",
+            offsets_wire.SUBSCRIPTION_BYTES_MAX,
+            "Names of the topics that one member subscribes to, together, bytes.",
+            TooLarge,
+        ),
+        _limit(
             "(group_name_bytes_max)",
             offsets_wire.GROUP_NAME_BYTES_MAX,
             "Bytes of a consumer group's name.",
@@ -471,10 +474,7 @@ _CLIENT: Final = Section(
     "Python client",
     "Options of `producer`, `consumer` and `table`, except those in parentheses, which are fixed.",
     (
-        *_settings(
-            options.ProducerOptions,
-            ("buffer_bytes_max", "`send` waits", ""),
-        ),
+        *_settings(options.ProducerOptions, ("buffer_bytes_max", "`send` waits", "")),
         *_settings(
             options.ConsumerOptions,
             ("batch_records_max", "comes with the next batch", ""),

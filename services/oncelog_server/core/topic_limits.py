@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+# Of a topic's name: its characters are ASCII.
+TOPIC_NAME_BYTES_MAX: Final = 249
 # Name of the setting, and of the limit in errors.
 MAX_BATCH_BYTES: Final = "max.batch.bytes"
 BATCH_BYTES_LEAST: Final = 1024

@@ -18,6 +18,7 @@ from oncelog_server.core.ids import (
     can_be_tx_id,
     is_plain,
 )
+from oncelog_server.core.topic_limits import TOPIC_NAME_BYTES_MAX
 from oncelog_server.core.wire import partition_id, partition_message
 from oncelog_server.offset_manager.assignors import require_assignor
 from oncelog_server.offset_manager.commands import (
@@ -63,6 +64,8 @@ METADATA_BYTES_MAX: Final = 4 * 1024
 MEMBER_ID_BYTES_MAX: Final = 64
 INSTANCE_ID_BYTES_MAX: Final = 255
 CLIENT_ID_BYTES_MAX: Final = 255
+# Names of the topics that one member subscribes to, together.
+SUBSCRIPTION_BYTES_MAX: Final = 1 << 20
 RESET_ID_BYTES: Final = 16
 # Where a member does not say how long it may be silent.
 SESSION_MS: Final = 10_000
@@ -138,7 +141,7 @@ def heartbeat(request: pb.HeartbeatRequest, host: str) -> Heartbeat:
         raise InvalidArgument("a heartbeat must say whose it is", field="member")
     _require_bytes("client_id", request.client_id, CLIENT_ID_BYTES_MAX)
     _require_bytes("replaces", request.replaces, MEMBER_ID_BYTES_MAX)
-    _require_count(len(request.subscribed_topics))
+    _require_subscription(request.subscribed_topics)
     _require_count(len(request.owned))
     if request.assignor:
         require_assignor(request.assignor)
@@ -344,6 +347,22 @@ def _member(member: pb.GroupMember) -> MemberIdentity:
 def _require_bytes(field: str, text: str, limit: int) -> None:
     if len(text.encode()) > limit:
         raise InvalidArgument(f"{field} has at most {limit} bytes of UTF-8", field=field)
+
+
+def _require_subscription(names: Sequence[str]) -> None:
+    """They stay in memory, and stand in a record of the group: also those of no topic."""
+    _require_count(len(names))
+    subscription_bytes = 0
+    for name in names:
+        _require_bytes("subscribed_topics", name, TOPIC_NAME_BYTES_MAX)
+        subscription_bytes += len(name.encode())
+    if subscription_bytes > SUBSCRIPTION_BYTES_MAX:
+        raise TooLarge(
+            f"the names of the topics that a member subscribes to have {subscription_bytes} bytes, "
+            f"and {SUBSCRIPTION_BYTES_MAX} at most; use several groups",
+            limit="subscription_bytes_max",
+            maximum=SUBSCRIPTION_BYTES_MAX,
+        )
 
 
 def _step(commit: pb.OffsetCommit) -> OffsetCommit:

@@ -10,6 +10,7 @@ from typing import Final
 from oncelog_server.core.ids import CONTROL_TOPIC_IDS, PartitionId, TopicId
 from oncelog_server.core.ports import Address, Call, TopicInfo
 from oncelog_server.core.roles import PARTITION_LEADER
+from oncelog_server.core.topic_limits import TOPIC_NAME_BYTES_MAX
 from oncelog_server.partition_leader import wire
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.ports import PartitionEnv
@@ -23,7 +24,7 @@ from oncelogpb.errors import (
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from oncelogpb.v1 import types_pb2
 
-_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_NAME: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{TOPIC_NAME_BYTES_MAX}}}")
 # Where a creation names none, and so many partition leaders live; one where fewer do.
 REPLICATION_FACTOR: Final = 3
 

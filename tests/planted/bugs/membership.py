@@ -9,7 +9,36 @@ from tests.planted.planting import Bug, Edit, story, unit
 MEMBERSHIP: Final = "oncelog_server.offset_manager.membership:Membership."
 OWNERSHIP: Final = unit("offset_manager/test_ownership", "test_i23_at_most_one_owner_at_any_moment")
 
+_WIRE: Final = "oncelog_server.offset_manager.wire:"
+
 BUGS: Final = (
+    Bug(
+        "subscriptions-of-any-length",
+        "a member subscribes to names that a topic can have: what it says of itself is a record",
+        (
+            Edit(
+                _WIRE + "_require_subscription",
+                '        _require_bytes("subscribed_topics", name, TOPIC_NAME_BYTES_MAX)\n',
+                "",
+            ),
+        ),
+        {
+            unit(
+                "offset_manager/test_wire",
+                "test_a_member_subscribes_to_names_that_a_topic_can_have",
+            ): "DID NOT RAISE InvalidArgument",
+        },
+    ),
+    Bug(
+        "subscriptions-without-end",
+        "what a member subscribes to has a limit, by its name",
+        (Edit(_WIRE + "_require_subscription", "> SUBSCRIPTION_BYTES_MAX", "< 0"),),
+        {
+            unit(
+                "offset_manager/test_wire", "test_what_a_member_subscribes_to_has_a_limit_in_all"
+            ): "DID NOT RAISE TooLarge",
+        },
+    ),
     Bug(
         "partition-taken-from-its-owner",
         "I23: a partition moves only after its owner let go of it",

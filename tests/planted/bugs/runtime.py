@@ -39,6 +39,23 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "part-of-a-decision-applied",
+        "I35: a decision is applied as a whole, or not at all",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.leading:Leadership._apply_all",
+                "if len(records) > 1:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_driver",
+                "test_i35_a_decision_with_a_record_that_is_too_large_changes_nothing",
+            ): "== (['TOO_LARGE'], [])",
+        },
+    ),
+    Bug(
         "answers-while-loading",
         "a new leader owes, answers and serves nothing until the HW covers its EPOCH_START",
         (

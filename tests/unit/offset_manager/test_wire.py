@@ -203,6 +203,29 @@ def test_a_reset_of_the_wrong_shape_says_what_is_wrong(
     assert refusal.value.metadata["field"] == field
 
 
+def _heartbeat(*subscribed: str) -> pb.HeartbeatRequest:
+    return pb.HeartbeatRequest(
+        group="g", member=pb.GroupMember(member_id="m"), subscribed_topics=subscribed
+    )
+
+
+def test_a_member_subscribes_to_names_that_a_topic_can_have() -> None:
+    """One of 32 MiB was a record that no frame takes, and ended the offset manager's process."""
+    longest = "t" * 249
+    assert wire.heartbeat(_heartbeat(longest), "").subscribed == (longest,)
+    with pytest.raises(InvalidArgument) as refusal:
+        wire.heartbeat(_heartbeat("t", longest + "t"), "")
+    assert refusal.value.metadata["field"] == "subscribed_topics"
+
+
+def test_what_a_member_subscribes_to_has_a_limit_in_all() -> None:
+    names = [f"{number:0249}" for number in range(wire.SUBSCRIPTION_BYTES_MAX // 249)]
+    assert len(wire.heartbeat(_heartbeat(*names), "").subscribed) == len(names)
+    with pytest.raises(TooLarge) as refusal:
+        wire.heartbeat(_heartbeat(*names, "t" * 249), "")
+    assert refusal.value.metadata["limit"] == "subscription_bytes_max"
+
+
 CLAIMS: list[tuple[str, pb.ClaimGroupRequest, type[OncelogError], str]] = [
     ("no group", pb.ClaimGroupRequest(claim_id="c"), InvalidArgument, "group"),
     ("no id", pb.ClaimGroupRequest(group="g", holder="h"), InvalidArgument, "claim_id"),

@@ -7,16 +7,26 @@ from errno import ENOSPC
 
 import pytest
 
+from oncelog_server.core.frame import Frame, FrameKind
+from oncelog_server.core.machine import Decision
 from oncelog_server.runtime.replica.epochs import UNCLEAN_SKIP
 from oncelog_server.runtime.replica.leading import TURNS_TO_ANSWER
 from oncelog_server.runtime.replica.snapshots import SNAPSHOT_RETRY_MS
 from oncelog_server.runtime.replica.state import Stage
+from oncelog_server.runtime.storage.frames import FRAME_PAYLOAD_BYTES_MAX
 from oncelog_server.runtime.target import Close
-from oncelogpb.errors import DiskFull, InvalidArgument, Loading, NotLeader, UnknownOutcome
+from oncelogpb.errors import (
+    DiskFull,
+    InvalidArgument,
+    Loading,
+    NotLeader,
+    TooLarge,
+    UnknownOutcome,
+)
 from tests.simulation.disk import FakeDisk, Tear
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.runtime.bench import Bench, story
-from tests.unit.runtime.counter import Add
+from tests.unit.runtime.counter import Add, Added
 
 
 def test_i5_a_reply_waits_for_the_sync() -> None:
@@ -338,6 +348,33 @@ def test_i35_an_apply_that_fails_ends_the_process_and_leaves_nothing_of_itself()
         after = bench.lose_power()
         await after.lead(2)
         assert after.driver.machine.total == 1, "what could not be applied is not in the log"
+
+    story(tell)
+
+
+def test_i35_a_decision_with_a_record_that_is_too_large_changes_nothing() -> None:
+    """Its first record was applied by then, so the process ended; and so did the next leader's,
+    where the caller tried again."""
+
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        machine, codec = bench.driver.machine, bench.role.codec
+        too_large = Frame(FrameKind.RECORD, bytes(FRAME_PAYLOAD_BYTES_MAX + 1))
+        decide, encode = machine.decide, codec.encode
+        machine.decide = lambda command, now: Decision((Added(1), Added(2)), 3)
+        bench.role.codec.encode = lambda record: (  # type: ignore[method-assign]
+            too_large if record == Added(2) else encode(record)
+        )
+        end = bench.driver.log_end
+        outcomes = []
+        try:
+            await bench.driver.submit(Add(3))
+        except TooLarge as error:
+            outcomes.append(error.reason)
+        assert (outcomes, bench.fatal) == (["TOO_LARGE"], [])
+        assert (bench.driver.log_end, machine.total) == (end, 0)
+        machine.decide = decide
+        assert await bench.driver.submit(Add(3)) == 3
 
     story(tell)
 

@@ -802,8 +802,9 @@ class HeartbeatRequest(google.protobuf.message.Message):
     def member(self) -> global___GroupMember: ...
     @property
     def subscribed_topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Names of the topics that it wants partitions of, at most 10,000. Whoever subscribes by a pattern
-        matches it against the topics that it sees, again with each heartbeat.
+        """Names of the topics that it wants partitions of, at most 10,000, of 249 bytes each and 1 MiB in
+        all. Whoever subscribes by a pattern matches it against the topics that it sees, again with each
+        heartbeat.
         """
 
     @property

@@ -30,6 +30,7 @@ import msgspec
 from oncelog_server.core.ids import PartitionId, TopicId
 from oncelog_server.core.ports import Clock, TopicInfo
 from oncelog_server.core.roles import PARTITION_LEADER
+from oncelog_server.core.topic_limits import TOPIC_NAME_BYTES_MAX
 from oncelog_server.runtime.etcd import keys
 from oncelog_server.runtime.etcd.cluster_view import ClusterView
 from oncelog_server.runtime.etcd.keys import (
@@ -60,7 +61,7 @@ from oncelogpb.errors import (
     UnknownTopic,
 )
 
-TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+TOPIC_NAME: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{TOPIC_NAME_BYTES_MAX}}}")
 PARTITIONS_PER_TOPIC_MAX: Final = 10_000
 # Of a cluster. Each process holds all of them in memory, and each partition has a key in etcd and a
 # journal, which is open files, at its leader.

@@ -17,7 +17,7 @@ Left out: who follows, and who of them is in sync (`followers`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from oncelog_server.core import failpoints
@@ -39,7 +39,7 @@ from oncelog_server.runtime.replica.settling import Settling
 from oncelog_server.runtime.replica.settling_lag import SettlingLag
 from oncelog_server.runtime.replica.snapshots import Snapshots, too_many_slots
 from oncelog_server.runtime.replica.trimming import Trimming
-from oncelog_server.runtime.storage.frames import encoded_bytes
+from oncelog_server.runtime.storage.frames import encoded_bytes, require_size
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.target import Lead
 from oncelogpb.errors import CorruptLog, Unavailable
@@ -417,8 +417,13 @@ class Leadership:
         wall_ms = self._around.clock.now().wall_ms
         codec, journal, machine = self._role.codec, self._journal, self.machine
         appended_bytes = 0
-        for record in records:
-            frame = codec.encode(record)
+        frames: Iterable[Frame] = map(codec.encode, records)
+        if len(records) > 1:
+            # The journal looks at each as it takes it: too late, where others are applied by then.
+            frames = list(frames)
+            for frame in frames:
+                require_size(frame)
+        for record, frame in zip(records, frames, strict=True):
             appended_bytes += encoded_bytes(frame)
             at = journal.append(frame, epoch=self.epoch, time_ms=wall_ms)
             machine.apply(record, at)

@@ -93,10 +93,7 @@ def encode(frame: Frame, at: At) -> Sequence[bytes | memoryview]:
     payload = frame.payload
     length = len(payload)
     if length > FRAME_PAYLOAD_BYTES_MAX:
-        raise TooLarge(
-            f"a frame of {length} bytes is above frame_payload_bytes_max "
-            f"({FRAME_PAYLOAD_BYTES_MAX}): send smaller batches"
-        )
+        raise _too_large(length)
     body = _BODY.pack(
         VERSION,
         frame.kind,
@@ -120,6 +117,19 @@ def encode(frame: Frame, at: At) -> Sequence[bytes | memoryview]:
     if not length:
         return (_SEAL.pack(MAGIC, crc32c(body)) + body,)
     return (_SEAL.pack(MAGIC, crc32c(payload, crc32c(body))) + body, payload)
+
+
+def require_size(frame: Frame) -> None:
+    """Raises TooLarge, as `encode` would."""
+    if len(frame.payload) > FRAME_PAYLOAD_BYTES_MAX:
+        raise _too_large(len(frame.payload))
+
+
+def _too_large(length: int) -> TooLarge:
+    return TooLarge(
+        f"a frame of {length} bytes is above frame_payload_bytes_max "
+        f"({FRAME_PAYLOAD_BYTES_MAX}): send smaller batches"
+    )
 
 
 def encoded_bytes(frame: Frame) -> int:
