@@ -242,6 +242,10 @@ class Rights:
         allowed = known.get(need)
         if allowed is None:
             allowed = self.ruling(identity, need).allowed
+            if len(need.name) > RULE_NAME_BYTES_MAX:
+                # Nothing has such a name, and whoever asks for many of them would fill the memory:
+                # this is judged before a handler has looked at their length.
+                return allowed
             if self._rulings >= RULINGS_KEPT:
                 self._allowed.clear()
                 self._rulings = 0

@@ -13,6 +13,39 @@ def attack(test: str) -> str:
 
 BUGS: Final = (
     Bug(
+        "rulings-of-any-length-kept",
+        "what a certificate without a rule asks for does not stay in memory",
+        (
+            Edit(
+                "oncelog_server.core.access:Rights.may",
+                "if len(need.name) > RULE_NAME_BYTES_MAX:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "access/test_rights", "test_what_nothing_can_be_called_is_judged_and_not_kept"
+            ): "== {}",
+        },
+    ),
+    Bug(
+        "names-of-any-length-audited",
+        "the audit log is written by the line, of bounded length",
+        (
+            Edit(
+                "oncelog_server.runtime.access.guard:denied",
+                "if len(need.name) > RULE_NAME_BYTES_MAX:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "access/test_guard",
+                "test_a_name_that_is_longer_than_any_can_be_is_cut_where_it_is_said_and_written",
+            ): "< 2000",
+        },
+    ),
+    Bug(
         "markers-from-anybody",
         "I1: markers, replication and questions are for service identities only",
         (

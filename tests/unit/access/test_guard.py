@@ -107,6 +107,14 @@ def test_a_refusal_by_a_rule_names_the_rule() -> None:
     assert "`deny alice read topic:t`" in refused.message
 
 
+def test_a_name_that_is_longer_than_any_can_be_is_cut_where_it_is_said_and_written() -> None:
+    bench = Bench(needing(Need(Verb.READ, ResourceKind.TOPIC, "t" * 100_000)))
+    (refused,) = bench.calls("alice")
+    assert len(refused.message) < 2_000
+    assert refused.metadata["name"] == "t" * 255 + "…"
+    assert [line["name"] for line in bench.written] == ["t" * 255 + "…"]
+
+
 @pytest.mark.parametrize(
     ("entry", "said"),
     [(serving("x"), "authorization.services"), (operating("x"), "authorization.operators")],

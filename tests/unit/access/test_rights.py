@@ -125,6 +125,18 @@ def test_no_rule_locks_an_operator_out() -> None:
     assert held.ruling("root", need("delete topic:t")).because == "an operator"
 
 
+@pytest.mark.parametrize("allowed", [True, False])
+def test_what_nothing_can_be_called_is_judged_and_not_kept(allowed: bool) -> None:
+    """A fresh name of 30 MiB with each call, and the process was out of memory."""
+    held = rights("alice read topic:t*") if allowed else rights()
+    for letter in "ab":
+        assert held.may("alice", need(f"read topic:t{letter * 255}")) is allowed
+    assert held.known("alice") == {}
+    longest = need(f"read topic:t{'a' * 254}")
+    assert held.may("alice", longest) is allowed
+    assert held.known("alice") == {longest: allowed}
+
+
 def test_of_rules_that_decide_alike_always_the_same_one_is_named() -> None:
     lines = ["alice read topic:t*", "a* read topic:t*", "alice write topic:t*"]
     told = {

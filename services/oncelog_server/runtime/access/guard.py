@@ -20,7 +20,15 @@ from typing import Any, Final
 
 from google.protobuf import json_format
 
-from oncelog_server.core.access import Need, Pattern, ResourceKind, Rights, Rule, Verb
+from oncelog_server.core.access import (
+    RULE_NAME_BYTES_MAX,
+    Need,
+    Pattern,
+    ResourceKind,
+    Rights,
+    Rule,
+    Verb,
+)
 from oncelog_server.core.needs import Entry, Tables, UnheardTopics
 from oncelog_server.core.ports import Clock, Reporter
 from oncelog_server.core.quotas import Quota
@@ -297,7 +305,10 @@ _ASKED: Final = ("verb", "kind", "name")
 
 
 def denied(rights: Rights, identity: str, need: Need) -> PermissionDenied:
-    """The refusal, in words that say what would help."""
+    """The refusal, in words that say what would help. A name that is longer than any can be is cut:
+    no rule tells it from one that begins so."""
+    if len(need.name) > RULE_NAME_BYTES_MAX:
+        need = need._replace(name=f"{need.name[:RULE_NAME_BYTES_MAX]}…")
     return PermissionDenied(
         f"{identity} may not {_asked(need)}: {_why(rights, identity, need)}",
         identity=identity,
