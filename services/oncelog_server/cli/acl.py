@@ -37,7 +37,7 @@ def acl() -> None:
 
     \b
     topic        create, read, write, describe, alter, delete
-    group        read (commit and fetch offsets), describe, delete
+    group        read (commit and fetch offsets), describe, alter (reset offsets), delete
     producer     write, fence (take the name over from another identity)
     transaction  describe, abort (of others; everybody may with his own)
 

@@ -13,6 +13,22 @@ def attack(test: str) -> str:
 
 BUGS: Final = (
     Bug(
+        "verb-that-cannot-be-given",
+        "what the services ask for can be said in a rule",
+        (
+            Edit(
+                "oncelog.access:rules",
+                'VERBS.get(kind, ()) if verbs == "all"',
+                '[verb for verb in VERBS.get(kind, ()) if verb != "alter"] if verbs == "all"',
+            ),
+        ),
+        {
+            unit(
+                "cli/test_access", "test_rules_are_added_and_removed_by_the_same_words"
+            ): "assert [",
+        },
+    ),
+    Bug(
         "rulings-of-any-length-kept",
         "what a certificate without a rule asks for does not stay in memory",
         (

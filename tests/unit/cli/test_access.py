@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import grpc
 import pytest
 from click.testing import Result
 
+from oncelog.access import VERBS
+from oncelog_server.core.access import VERBS_OF
 from oncelogpb.errors import PermissionDenied
 from oncelogpb.v1 import cluster_pb2 as pb
 from tests.access.world import message_of, rule_of
@@ -34,6 +37,8 @@ ADDING: list[tuple[str, list[str]]] = [
     ("alice read,write payments", ["alice read,write topic:payments"]),
     ("alice read topic:payments*", ["alice read topic:payments*"]),
     ("team-* read group:g", ["team-* read group:g"]),
+    ("ops alter group:g", ["ops alter group:g"]),
+    ("ops all group:* --deny", ["deny ops read,describe,alter,delete group:*"]),
     ("alice all producer:p --deny", ["deny alice write,fence producer:p"]),
     ("spiffe://prod/a describe transaction:p", ["spiffe://prod/a describe transaction:p"]),
 ]
@@ -52,6 +57,18 @@ def test_rules_are_added_and_removed_by_the_same_words(
     assert asked(cluster, "cluster.add_rules") == wanted
     assert run(cluster, f"acl remove {words}").exit_code == 0
     assert asked(cluster, "cluster.remove_rules") == wanted
+
+
+def test_what_a_rule_may_say_is_what_the_services_ask_for(run: Run) -> None:
+    """A verb of groups was missing: what a refusal advised could not be typed."""
+    asked_for = {str(kind): tuple(map(str, verbs)) for kind, verbs in VERBS_OF.items()}
+    assert {kind: sorted(verbs) for kind, verbs in VERBS.items()} == {
+        kind: sorted(verbs) for kind, verbs in asked_for.items()
+    }
+    table = run(Cluster(), "acl --help").output
+    for kind, verbs in asked_for.items():
+        (line,) = re.findall(rf"^ *{kind}  .*", table, re.MULTILINE)
+        assert [verb for verb in verbs if verb not in line] == []
 
 
 def test_a_star_is_part_of_the_name_where_that_is_said(run: Run) -> None:

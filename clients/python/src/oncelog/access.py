@@ -4,7 +4,7 @@ A pattern is a name, or a name that ends in `*` and stands for everything that b
 acted upon is written KIND:NAME; without a kind it is a topic:
 
     topic:payments      create, read, write, describe, alter, delete
-    group:enricher      read (commit and fetch offsets), describe, delete
+    group:enricher      read (commit and fetch offsets), describe, alter (reset offsets), delete
     producer:enricher   write, fence (take the name over from another identity)
     transaction:...     describe, abort: transactions of others, by their producer's name
 """
@@ -21,7 +21,7 @@ from oncelogpb.v1 import cluster_pb2 as pb
 
 VERBS: Final[Mapping[str, tuple[str, ...]]] = {
     "topic": ("create", "read", "write", "describe", "alter", "delete"),
-    "group": ("read", "describe", "delete"),
+    "group": ("read", "describe", "alter", "delete"),
     "producer": ("write", "fence"),
     "transaction": ("describe", "abort"),
 }
