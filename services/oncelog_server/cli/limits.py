@@ -378,7 +378,7 @@ _PARTITION_LEADER: Final = Section(
         _limit("(configs_max)", topics.CONFIGS_MAX, "Settings of a topic.", LimitExceeded),
         _limit(
             "(config_bytes_max)",
-            topics.CONFIG_BYTES_MAX,
+            topic_limits.CONFIG_BYTES_MAX,
             "One setting of a topic, name and value, bytes.",
             LimitExceeded,
         ),

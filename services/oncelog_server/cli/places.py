@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from oncelog_server.cli.session import Session
+from oncelog_server.core.numbers import is_number
 from oncelogpb.v1 import types_pb2
 
 
@@ -29,7 +30,7 @@ class PlaceType(click.ParamType[Place]):
         if isinstance(value, Place):
             return value
         topic, slash, number = str(value).rpartition("/")
-        if not slash or not topic or not number.isdecimal():
+        if not slash or not topic or not is_number(number):
             self.fail(f"{value!r} is not TOPIC/PARTITION, e.g. payments/0.")
         return Place(topic, int(number))
 

@@ -13,6 +13,7 @@ import click
 from oncelog_server.cli.output import EPOCH
 from oncelog_server.cli.session import Session
 from oncelog_server.cli.times import parse_time
+from oncelog_server.core.numbers import is_number
 from oncelogpb.errors import from_status
 from oncelogpb.v1 import partition_leader_pb2, types_pb2
 
@@ -40,7 +41,7 @@ def parse_start(what: str, text: str, words: Sequence[str] = (EARLIEST, LATEST))
     `what`."""
     if text in words:
         return text
-    if text.isdecimal():
+    if is_number(text):
         return int(text)
     try:
         since = Since(parse_time(text, now_us=time.time_ns() // 1000))

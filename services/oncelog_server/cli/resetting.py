@@ -22,6 +22,7 @@ from oncelog_server.cli.output import print_json, print_table
 from oncelog_server.cli.places import Place
 from oncelog_server.cli.positions import EARLIEST, Since, Start, parse_start
 from oncelog_server.cli.session import Session, connected
+from oncelog_server.core.numbers import is_number
 from oncelogpb.errors import NotFound, OncelogError, UnknownPartition
 from oncelogpb.ids import show_id
 
@@ -81,7 +82,7 @@ class TargetType(click.ParamType[Target]):
         topic, slash, number = place.partition("/")
         if not topic:
             self.fail(f"{value!r} is not {self.name}, e.g. payments/0=120 or payments=earliest.")
-        if slash and not number.isdecimal():
+        if slash and not is_number(number):
             self.fail(f"{value!r}: {number!r} is not a partition's number.")
         where = _parse_where(str(value), to) if equals else None
         return Target(topic, int(number) if slash else None, where)
@@ -236,7 +237,7 @@ def _read(file: IO[str]) -> Iterator[Target]:
             continue
         match [cell.strip() for cell in row]:
             case [topic, number, offset, *beside] if (
-                topic and number.isdecimal() and offset.isdecimal() and len(beside) <= 1
+                topic and is_number(number) and is_number(offset) and len(beside) <= 1
             ):
                 yield Target(topic, int(number), Saved(int(offset), "".join(beside)))
             case _:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from oncelog_server.core.numbers import is_number
 from oncelog_server.core.topic_limits import (
     BATCH_BYTES_LEAST,
     BATCH_BYTES_MOST,
@@ -18,6 +19,7 @@ from oncelog_server.core.topic_limits import (
     COMPACT,
     MAX_BATCH_BYTES,
     is_compacted,
+    require_config_bytes,
 )
 from oncelog_server.partition_leader.commands import (
     DELETE_RETENTION_MS,
@@ -56,7 +58,7 @@ class TopicConfig(NamedTuple):
 
 
 def _require_batch_bytes(value: str) -> None:
-    if not (value.isdecimal() and BATCH_BYTES_LEAST <= int(value) <= BATCH_BYTES_MOST):
+    if not (is_number(value) and BATCH_BYTES_LEAST <= int(value) <= BATCH_BYTES_MOST):
         raise InvalidArgument(
             f"{MAX_BATCH_BYTES}={value!r} must be a number of bytes from {BATCH_BYTES_LEAST} to "
             f"{BATCH_BYTES_MOST}",
@@ -83,7 +85,7 @@ def _require_policy(value: str) -> None:
 
 def _require_time(name: str) -> Callable[[str], None]:
     def require(value: str) -> None:
-        if not (value.isascii() and value.isdecimal() and int(value) <= RETENTION_MOST):
+        if not (is_number(value) and int(value) <= RETENTION_MOST):
             raise InvalidArgument(
                 f"{name}={value!r} must be a number of milliseconds from 0 to {RETENTION_MOST}",
                 field=name,
@@ -96,7 +98,7 @@ def _require_retention(name: str, least: int, unit: str) -> Callable[[str], None
     def require(value: str) -> None:
         if value == str(UNLIMITED):
             return
-        if not (value.isascii() and value.isdecimal() and least <= int(value) <= RETENTION_MOST):
+        if not (is_number(value) and least <= int(value) <= RETENTION_MOST):
             raise InvalidArgument(
                 f"{name}={value!r} must be {UNLIMITED} (unlimited), or a number of {unit} from "
                 f"{least} to {RETENTION_MOST}",
@@ -170,9 +172,10 @@ LATER: Final = frozenset(
 
 
 def require_configs(configs: Mapping[str, str]) -> None:
-    """Raises InvalidArgument (unknown: names the nearest; or a bad value), Unsupported. An empty
-    value asks for the default and is always taken."""
+    """Raises InvalidArgument (unknown: names the nearest; or a bad value), Unsupported,
+    LimitExceeded. An empty value asks for the default and is always taken."""
     for name, value in sorted(configs.items()):
+        require_config_bytes(name, value)
         config = CONFIGS.get(name)
         if config is None:
             raise _unknown(name)

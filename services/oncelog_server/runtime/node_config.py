@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from oncelog_server.core.numbers import is_number
 from oncelog_server.runtime.etcd.identity import LEASE_MS_MAX, LEASE_MS_MIN
 
 KIB: Final = 1024
@@ -210,7 +211,7 @@ class NodeConfig:
 def split_address(address: str) -> tuple[str, int]:
     """host:port or [v6]:port. Raises ValueError."""
     host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65_535:
+    if not colon or not host or not is_number(port) or int(port) > 65_535:
         raise ValueError(f"{address!r} is not host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
 

@@ -91,8 +91,9 @@ TRIGGER_DELAY_MS: Final = 15 * 60 * 1000
 OFFSET_RETRIES: Final = 3
 OFFSET_RETRY_INTERVAL_MS: Final = 1_000
 POLL_TIMEOUT_MS: Final = 120_000
+NUMBER: Final = re.compile(r"-?[0-9]{1,18}")
 # Spark's spelling of durations; a bare number is milliseconds.
-DURATION: Final = re.compile(r"(\d+)\s*([a-z]*)")
+DURATION: Final = re.compile(r"([0-9]{1,15})\s*([a-z]*)")
 DURATION_MS: Final = {
     "": 1,
     "ms": 1,
@@ -194,7 +195,7 @@ class _Given:
         value = self.text(name)
         if value is None:
             return None
-        if not value.removeprefix("-").isdecimal() or int(value) < minimum:
+        if not NUMBER.fullmatch(value) or int(value) < minimum:
             raise OptionError(f"`{name}` must be a whole number from {minimum}, not {value!r}")
         return int(value)
 

@@ -9,6 +9,12 @@ from tests.planted.planting import Bug, Edit, unit
 
 BUGS: Final = (
     Bug(
+        "numbers-of-all-scripts",
+        "a setting that a process takes can be read by all others",
+        (Edit("oncelog_server.core.numbers:is_number", "text.isascii() and ", ""),),
+        {unit("partition_leader/test_topics", "test_refused"): "DID NOT RAISE InvalidArgument"},
+    ),
+    Bug(
         "control-topics-shown-with-one-replica",
         "a control topic is shown with as many replicas as its partitions have",
         (

@@ -276,6 +276,8 @@ WRONG = {
     "payments/7=1": "has 2 partitions, no 7",
     "payments/x=1": "is not a partition's number",
     "=1": "is not TOPIC[/PARTITION][=WHERE]",
+    f"payments/{'1' * 5_000}=1": "is not a partition's number",
+    f"payments={'1' * 5_000}": "is neither earliest, latest, an offset",
     "payments=soon": "is neither earliest, latest, an offset",
     # Before all calendars.
     "payments=999999999d": "nor a time like",

@@ -281,7 +281,9 @@ def test_bootstrap_lists() -> None:
     assert str(Endpoint("::1", 2)) == "[::1]:2"
 
 
-@pytest.mark.parametrize("bootstrap", ["", "a", "a:", ":1", "a:0", "a:70000", "a:b"])
+@pytest.mark.parametrize(
+    "bootstrap", ["", "a", "a:", ":1", "a:0", "a:70000", "a:b", "a:²", "a:" + "1" * 5_000]
+)
 def test_what_is_no_bootstrap_list_is_refused(bootstrap: str) -> None:
     with pytest.raises(errors.InvalidArgument):
         routing.parse_bootstrap(bootstrap)

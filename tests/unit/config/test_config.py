@@ -138,6 +138,7 @@ def test_the_defaults_of_every_role_are_valid_and_every_field_says_what_it_is(ki
         ("lease_ms=60001", "lease_ms must be 1000 to 60000"),
         ("tick_ms=4000", "at most a quarter"),
         ("listen=nowhere", "node.listen: 'nowhere' is not host:port"),
+        ("listen=h:²", "node.listen: 'h:²' is not host:port"),
         ("tls_ca=ca.pem", "all three or none"),
         ("etcd_tls_key=k.pem", "both or none"),
         ("etcd_prefix=oncelog", "must start and end"),

@@ -17,6 +17,14 @@ from oncelogpb.v1 import partition_leader_pb2 as pb
 from tests.unit.partition_leader.fakes import TOPIC, FakeCall, World
 
 CALL = FakeCall()
+# Settings that are numbers.
+NUMBERS = (
+    "max.batch.bytes",
+    "retention.ms",
+    "retention.bytes",
+    "delete.retention.ms",
+    "min.compaction.lag.ms",
+)
 
 
 class Admin:
@@ -92,6 +100,14 @@ REFUSED = [
     ({"configs": {"max.batch.bytes": "12"}}, errors.InvalidArgument),
     ({"configs": {"max.batch.bytes": "1MiB"}}, errors.InvalidArgument),
     ({"configs": {"max.batch.bytes": str(17 << 20)}}, errors.InvalidArgument),
+    ({"configs": {"max.batch.bytes": "٢٠٤٨"}}, errors.InvalidArgument),
+    ({"configs": {"max.batch.bytes": "0" * 30 + "2048"}}, errors.InvalidArgument),
+    *(
+        ({"configs": {name: "1" * digits}}, refusal)
+        for name in NUMBERS
+        for digits, refusal in ((4_000, errors.InvalidArgument), (4_301, errors.LimitExceeded))
+    ),
+    ({"configs": {"n" * 5_000: "1"}}, errors.LimitExceeded),
     ({"configs": {"retention.ms": "999"}}, errors.InvalidArgument),
     ({"configs": {"retention.ms": "7d"}}, errors.InvalidArgument),
     ({"configs": {"retention.bytes": "0"}}, errors.InvalidArgument),

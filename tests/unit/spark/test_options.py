@@ -46,6 +46,8 @@ def test_case_does_not_matter() -> None:
         ({"maxTriggerDelay": "3 weeks"}, "duration like 500ms"),
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "is above"),
         ({"maxRecordsPerPartition": "0"}, "from 1"),
+        ({"maxRecordsPerPartition": "1" * 5_000}, "from 1"),
+        ({"maxTriggerDelay": "1" * 5_000 + "s"}, "duration like 500ms"),
         ({"path": "a"}, "has no path: name it in `subscribe`"),
         ({"checkpointLocation": "/c"}, "belongs to a stream's sink"),
         ({"oncelog.tls.cert": "/c"}, "did you mean `oncelog.tls.certificate`"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from oncelog_server.cli.connection import Connection
 from oncelog_server.cli.direct import Direct
 from oncelog_server.cli.doctor.findings import Finding, fail, ok
+from oncelog_server.core.numbers import is_number
 
 if TYPE_CHECKING:
     from oncelogpb.v1 import cluster_pb2
@@ -78,7 +79,7 @@ def server_name(host: str, chosen: Connection) -> str:
 
 def _split(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
-    whole = colon and host and "/" not in host and port.isdecimal()
+    whole = colon and host and "/" not in host and is_number(port)
     if not whole or not 0 < int(port) < 65_536:
         raise Unreachable(
             "is no HOST:PORT", "write it like log-0.example:7400, without http:// before it"

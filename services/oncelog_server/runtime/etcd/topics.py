@@ -30,7 +30,7 @@ import msgspec
 from oncelog_server.core.ids import PartitionId, TopicId
 from oncelog_server.core.ports import Clock, TopicInfo
 from oncelog_server.core.roles import PARTITION_LEADER
-from oncelog_server.core.topic_limits import TOPIC_NAME_BYTES_MAX
+from oncelog_server.core.topic_limits import TOPIC_NAME_BYTES_MAX, require_config_bytes
 from oncelog_server.runtime.etcd import keys
 from oncelog_server.runtime.etcd.cluster_view import ClusterView
 from oncelog_server.runtime.etcd.keys import (
@@ -68,7 +68,6 @@ PARTITIONS_PER_TOPIC_MAX: Final = 10_000
 TOPICS_MAX: Final = 10_000
 PARTITIONS_MAX: Final = 100_000
 CONFIGS_MAX: Final = 100
-CONFIG_BYTES_MAX: Final = 4 << 10
 # A metadata change that etcd has not answered by then ends as UNKNOWN_OUTCOME.
 CHANGE_TIMEOUT_MS: Final = 15_000
 RETRY_MS: Final = 200
@@ -476,11 +475,7 @@ def _require_configs(configs: Mapping[str, str]) -> None:
             limit="configs_max",
         )
     for name in sorted(configs):
-        if len(name) + len(configs[name].encode()) > CONFIG_BYTES_MAX:
-            raise LimitExceeded(
-                f"the setting {name[:40]!r} is longer than config_bytes_max ({CONFIG_BYTES_MAX})",
-                limit="config_bytes_max",
-            )
+        require_config_bytes(name, configs[name])
 
 
 def _decode(found: KeyValue) -> TopicValue:

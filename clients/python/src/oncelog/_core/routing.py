@@ -430,9 +430,10 @@ def _parse_endpoint(entry: str) -> Endpoint:
         )
     host, separator, port = entry.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not separator or not host or not port.isdigit() or not 0 < int(port) < 65536:
+    number = int(port) if len(port) <= 5 and port.isascii() and port.isdigit() else 0
+    if not separator or not host or not 0 < number < 65536:
         raise errors.InvalidArgument(
             f"{entry!r} in the bootstrap list is not host:port, like localhost:7400",
             field="bootstrap",
         )
-    return Endpoint(host, int(port))
+    return Endpoint(host, number)
