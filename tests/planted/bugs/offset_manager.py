@@ -452,7 +452,6 @@ BUGS: Final = (
         {
             story("offset_manager/i21_a_clock_that_jumps_expires_nobody"): "FORGOTTEN",
             story("partition_leader/a_clock_that_jumps_makes_nobody_silent"): "UNKNOWN_PRODUCER",
-            story("coordinator/question_expired"): "EXPIRED",
         },
     ),
     Bug(

@@ -97,7 +97,7 @@ BUGS: Final = (
         (Edit(f"{LEADER}.settling:_groups", "or not is_next", ""),),
         {
             unit(SETTLING, "test_what_is_no_neighbour_begins_a_block"): (
-                "assert [(0, 2)] == [(0, 1), (5, 6)]"
+                "assert [(0, 6)] == [(0, 1), (5, 6)]"
             ),
         },
     ),

@@ -250,7 +250,10 @@ BUGS: Final = (
     Bug(
         "settling-takes-no-hole-for-damage",
         "I26: what is in neither data log nor journal is found",
-        (Edit(f"{_SETTLING}._read", "if self._holes_are_damage:", "if False:"),),
+        (
+            Edit(f"{_SETTLING}._read", "if self._holes_are_damage:", "if False:"),
+            Edit(f"{_SETTLING}._look_for_hole", "if self._holes_are_damage:", "if False:"),
+        ),
         {
             _replica(
                 "test_i26_what_is_in_neither_data_log_nor_journal_is_found_and_copied_anew"

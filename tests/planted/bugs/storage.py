@@ -162,7 +162,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.storage.recovery:recover",
-                "if walk.why and walk.end.offset < noted.synced_end:",
+                "if walk.why and (walk.end.offset < noted.synced_end or walk.is_unreadable):",
                 "if False:",
             ),
         ),
