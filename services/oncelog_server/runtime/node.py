@@ -133,6 +133,7 @@ class Node:
         self._view = ClusterView(
             outside.etcd, cluster_id=record.cluster_id, guard=identity, on_fatal=self._fail
         )
+        identity.on_refused(self._view.refuse)
         await self._view.start()
         self._commit = GroupCommit(
             outside.disk,
@@ -181,7 +182,6 @@ class Node:
             now_ms=self._lease_clock(),
             on_fatal=self._fail,
         )
-        identity.on_refused(self._fail)
         self._membership.on_regained(identity.recheck)
         await self._membership.start(previous_boot_id=identity.previous_boot_id)
         await identity.remember_boot(self.boot_id)

@@ -318,6 +318,43 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "etcd-emptied-is-topics-deleted",
+        "I18: a revision that ends the cluster tells of no deleted topic",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.cluster_view:ClusterView._apply",
+                "self._require_our_cluster(event.value, event.mod_revision)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_cluster_view",
+                "test_i18_a_revision_that_ends_the_cluster_is_told_to_nobody[nothing]",
+            ): "it believed that everything was deleted",
+            unit(
+                "leadership/test_election",
+                "test_i18_no_log_is_put_aside_where_all_keys_are_deleted_at_once",
+            ): "its log is in orphans/",
+        },
+    ),
+    Bug(
+        "a-refused-etcd-is-followed",
+        "I18: once etcd was refused, nothing of it is applied",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.cluster_view:ClusterView.refuse",
+                "self._refusal, self._reachable = error, False",
+                "self._reachable = False",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_cluster_view", "test_i18_after_a_refusal_no_watch_is_believed"
+            ): "it believed another history",
+        },
+    ),
+    Bug(
         "followed-as-the-view-names-it",
         "I5: nobody is followed before his key was read, linearizably",
         (

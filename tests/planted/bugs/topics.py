@@ -187,8 +187,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.etcd.cluster_view:ClusterView._list_until_answered",
-                "if revision >= self.revision and not older:",
-                "if not older:",
+                "if revision >= self.revision:",
+                "if True:",
             ),
         ),
         {
@@ -203,8 +203,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.etcd.cluster_view:ClusterView._list_until_answered",
-                "if revision >= self.revision and not older:",
-                "if revision >= self.revision:",
+                "if older:",
+                "if False:",
             ),
         ),
         {

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from oncelog_server.core.ids import (
@@ -20,7 +22,7 @@ from oncelog_server.runtime.etcd.cluster_view import PROBE_MS, ClusterView
 from oncelog_server.runtime.etcd.identity import ClusterSettings
 from oncelog_server.runtime.etcd.keys import LeaderValue, PartitionState, TopicValue
 from oncelog_server.runtime.etcd.memory import MemoryEtcd
-from oncelog_server.runtime.etcd.port import Delete, KeyValue, Put
+from oncelog_server.runtime.etcd.port import Delete, DeletePrefix, KeyValue, Put, WatchEvent
 from oncelog_server.runtime.etcd.refusal import EtcdRefused
 from oncelog_server.runtime.storage.disk import RealDisk
 from oncelogpb.errors import Unavailable
@@ -152,12 +154,141 @@ def test_i25_a_list_in_which_a_key_is_older_than_it_was_is_not_taken(world: Worl
         node = await world.node("n1").start(elections=False)
         world.server.txn([], [topic_put("a")])
         await asyncio.sleep(1)
-        stands = world.server.get(keys.topic_key("a"))
-        assert stands is not None
-        older = stands._replace(mod_revision=stands.mod_revision - 1)
-        told = await list_anew(world, node, ([older], node.view.revision + 9))
+        listed = world.server.range("")
+        older = [
+            kv._replace(mod_revision=kv.mod_revision - (kv.key == keys.topic_key("a")))
+            for kv in listed
+        ]
+        told = await list_anew(world, node, (older, node.view.revision + 9))
         assert ["older 'topics/a' than it did" in str(error) for error in node.refused] == [True]
-        assert told == [frozenset({"other"})], "it believed a store of another past"
+        assert told == [], "it believed a store of another past"
+
+    world.run(story)
+
+
+class Guarded:
+    """A view that knows its cluster as a process does; what it told, and why it refused etcd."""
+
+    def __init__(self, world: World, directory: Path) -> None:
+        self.etcd = MemoryEtcd(world.server)
+        self.guard = identity(RealDisk(directory), self.etcd)
+        self.refused: list[BaseException] = []
+        self.told: list[frozenset[str]] = []
+        self.view = ClusterView(
+            self.etcd, cluster_id=b"c" * 16, guard=self.guard, on_fatal=self.refused.append
+        )
+
+    async def start(self) -> ClusterView:
+        await self.guard.join(ClusterSettings())
+        await self.view.start()
+        self.view.on_change(self.told.append)
+        return self.view
+
+
+@pytest.mark.parametrize("what", ["nothing", "another cluster", "another recovery"])
+def test_i18_a_revision_that_ends_the_cluster_is_told_to_nobody(
+    world: World, tmp_path: Path, what: str
+) -> None:
+    """It deletes all keys, and what stands then is somebody else's: no topic was deleted."""
+
+    async def story() -> None:
+        guarded = Guarded(world, tmp_path)
+        world.server.txn([], [topic_put(), state_put(PartitionState(("n1",)))])
+        view = await guarded.start()
+        record = world.server.get(keys.CLUSTER)
+        assert record is not None
+        value, gone = keys.cluster_value(record.value), DeletePrefix("")
+        if what == "another cluster":
+            value = msgspec.structs.replace(value, cluster_id="ff" * 16)
+        else:
+            value = msgspec.structs.replace(value, recovery=1)
+        if what != "nothing":
+            gone = DeletePrefix(keys.TOPICS)
+            world.server.txn([], [gone, Put(keys.CLUSTER, keys.encode(value))])
+        else:
+            world.server.txn([], [gone])
+        await World.until(lambda: guarded.refused, within_ms=100)
+        # Nor is what comes after it.
+        world.server.txn([], [DeletePrefix(keys.PARTITIONS), Put("other", b"1")])
+        await asyncio.sleep(3)
+        assert guarded.told == [], "it believed that everything was deleted"
+        assert view.topic("t") is not None
+        assert [type(error) for error in guarded.refused] == [EtcdRefused]
+        assert not view.reachable
+        with pytest.raises(Unavailable):
+            await view.is_gone(GONE)
+        await view.stop()
+
+    world.run(story)
+
+
+def test_other_fields_of_the_cluster_record_may_change(world: World, tmp_path: Path) -> None:
+    async def story() -> None:
+        guarded = Guarded(world, tmp_path)
+        view = await guarded.start()
+        record = world.server.get(keys.CLUSTER)
+        assert record is not None
+        value = msgspec.structs.replace(keys.cluster_value(record.value), min_insync_replicas=1)
+        world.server.txn([], [Put(keys.CLUSTER, keys.encode(value)), topic_put()])
+        await World.until(lambda: view.topic("t"))
+        assert guarded.told == [frozenset({keys.CLUSTER, keys.topic_key("t")})]
+        assert guarded.refused == []
+        await view.stop()
+
+    world.run(story)
+
+
+def test_i18_a_list_without_the_cluster_record_is_not_taken(world: World, tmp_path: Path) -> None:
+    async def story() -> None:
+        guarded = Guarded(world, tmp_path)
+        world.server.txn([], [topic_put()])
+        view = await guarded.start()
+        guarded.etcd.unavailable = True
+        await asyncio.sleep(0.5)
+        world.server.txn([], [DeletePrefix("")])
+        world.server.txn([], [Put("other", b"1")])
+        world.server.compact(world.server.revision)
+        # The probe asks a second later; the watch lists at once.
+        guarded.etcd.unavailable = False
+        await World.until(lambda: guarded.refused)
+        await asyncio.sleep(3)
+        assert guarded.told == [], "it believed that everything was deleted"
+        assert view.topic("t") is not None
+        await view.stop()
+
+    world.run(story)
+
+
+def test_i18_after_a_refusal_no_watch_is_believed(world: World) -> None:
+    """What it shows then is of a history that is not ours."""
+
+    async def story() -> None:
+        node = world.node("n1")
+        watches = 0
+
+        async def refusing(prefix: str, from_revision: int) -> AsyncIterator[Sequence[WatchEvent]]:
+            nonlocal watches
+            watches += 1
+            if watches == 1:
+                await refused.wait()
+                raise EtcdRefused("etcd has another history than it had")
+            yield [WatchEvent(keys.topic_key("t"), None, from_revision)]
+            await asyncio.Event().wait()
+
+        refused = asyncio.Event()
+        world.server.txn([], [topic_put()])
+        node.etcd.watch = refusing  # type: ignore[method-assign]
+        view = node.view
+        await view.start()
+        told: list[frozenset[str]] = []
+        view.on_change(told.append)
+        refused.set()
+        await asyncio.sleep(3)
+        assert told == [], "it believed another history"
+        assert view.topic("t") is not None
+        assert watches == 1
+        assert len(node.refused) == 1
+        assert not view.reachable
 
     world.run(story)
 

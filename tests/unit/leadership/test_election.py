@@ -11,7 +11,8 @@ from oncelog_server.core.ids import CONTROL_PARTITIONS, TRANSACTION_CONTROL_ID, 
 from oncelog_server.runtime.etcd import keys
 from oncelog_server.runtime.etcd.control_partitions import create_control_partitions
 from oncelog_server.runtime.etcd.keys import PartitionState, TopicValue
-from oncelog_server.runtime.etcd.port import Delete, Put
+from oncelog_server.runtime.etcd.port import Delete, DeletePrefix, Put
+from oncelog_server.runtime.etcd.refusal import EtcdRefused
 from oncelog_server.runtime.leadership.held import STAND_PAUSE_MS
 from oncelog_server.runtime.leadership.unclean import UncleanElection
 from oncelog_server.runtime.target import Candidate, Lead
@@ -313,6 +314,25 @@ def test_a_deleted_topic_is_told_once_and_is_not_a_deposition(world: World) -> N
         await node.topics.delete("orders")
         await asyncio.sleep(1)
         assert node.host.told[2:] == [("deleted", p, 0) for p in partitions]
+
+    world.run(story)
+
+
+def test_i18_no_log_is_put_aside_where_all_keys_are_deleted_at_once(world: World) -> None:
+    """`etcdctl del --prefix`: no topic was deleted, etcd was."""
+
+    async def story() -> None:
+        leading, following = world.node("n1"), world.node("n2")
+        await leading.start()
+        await following.start()
+        put_topic(world, "n1", "n2")
+        await World.until(lambda: leading.leads(P0) == 1)
+        await asyncio.sleep(1)
+        world.server.txn([], [DeletePrefix("")])
+        await asyncio.sleep(3)
+        for node in (leading, following):
+            assert ("deleted", P0, 0) not in node.host.told, "its log is in orphans/"
+            assert [type(error) for error in node.refused] == [EtcdRefused]
 
     world.run(story)
 

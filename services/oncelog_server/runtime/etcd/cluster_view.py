@@ -7,7 +7,11 @@ Where the watch's revision was compacted, it lists again and tells what changed.
 Once in PROBE_MS it reads the cluster record, linearizably: that tells whether etcd is reachable,
 and its revision, which the `Guard` compares with what this node remembers.
 
-Invariant: the revision of the picture never goes back.
+Invariants:
+  * the revision of the picture never goes back;
+  * a revision in which the cluster record goes, or is another cluster's, is not applied: whoever
+    deletes it deletes all keys in the same revision, and no topic was deleted by that;
+  * once etcd was refused, nothing is applied, told or confirmed any more (`refuse`).
 """
 
 from __future__ import annotations
@@ -103,6 +107,8 @@ class ClusterView:
         self._guard = guard
         self._on_fatal = on_fatal
         self._reachable = False
+        # Why etcd is not followed any more.
+        self._refusal: EtcdRefused | None = None
         self._values: dict[str, tuple[bytes, int]] = {}
         self._nodes: dict[str, NodeInfo] = {}
         # Node ids of those that have a process; and of them, those that are about to stop, and have
@@ -277,7 +283,7 @@ class ClusterView:
     # ----------------------------------------------------------------------------- start and stop
 
     async def start(self, *, timeout_ms: int = START_TIMEOUT_MS) -> None:
-        """Returns with a first picture. Raises EtcdUnavailable."""
+        """Returns with a first picture. Raises EtcdUnavailable, EtcdRefused."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._list_until_answered()
@@ -296,17 +302,34 @@ class ClusterView:
 
     # ---------------------------------------------------------------------------- how it follows
 
+    def refuse(self, error: EtcdRefused) -> None:
+        """This etcd is not the one that this process knows: the picture stays as it is, and the
+        process ends. Also for those who find that out elsewhere."""
+        if self._refusal is None:
+            self._refusal, self._reachable = error, False
+            self._on_fatal(error)
+
     async def _follow(self) -> None:
-        while True:
-            watch = self._etcd.watch("", self.revision + 1)
+        """Until etcd is refused."""
+        while self._refusal is None:
             try:
-                async for batch in watch:
-                    self._apply(batch)
-            except EtcdCompacted:
+                await self._watch_until_compacted()
                 await self._list_until_answered()
-            except EtcdUnavailable as error:
-                self._refuse_or_wait(error)
+            except EtcdRefused as error:
+                self.refuse(error)
+            except EtcdUnavailable:
                 await asyncio.sleep(RETRY_MS / 1000)
+
+    async def _watch_until_compacted(self) -> None:
+        """Raises EtcdUnavailable, EtcdRefused."""
+        try:
+            async for batch in self._etcd.watch("", self.revision + 1):
+                if self._refusal is not None:
+                    raise self._refusal
+                self._apply(batch)
+        except EtcdCompacted:
+            return
+        raise EtcdUnavailable("the watch ended")
 
     async def _observe(self) -> None:
         """Raises EtcdUnavailable."""
@@ -319,32 +342,35 @@ class ClusterView:
         """What a read before did not find is not there: that was the etcd which this process knows.
         One that was wiped, or is as it was before, has found nothing, either; it is noticed a
         second later only. Raises EtcdUnavailable."""
+        if self._refusal is not None:
+            raise self._refusal
         try:
             await self._observe()
             if self._guard is not None:
                 await self._guard.recheck()
-        except EtcdUnavailable as error:
-            self._refuse_or_wait(error)
+        except EtcdRefused as error:
+            self.refuse(error)
             raise
 
     async def _probe(self) -> None:
-        while True:
+        """Until etcd is refused."""
+        while self._refusal is None:
             try:
                 await self._observe()
-                self._reachable = True
-            except EtcdUnavailable as error:
+                self._reachable = self._refusal is None
+            except EtcdRefused as error:
+                self.refuse(error)
+            except EtcdUnavailable:
                 self._reachable = False
-                self._refuse_or_wait(error)
             await asyncio.sleep(PROBE_MS / 1000)
 
-    def _refuse_or_wait(self, error: EtcdUnavailable) -> None:
-        if isinstance(error, EtcdRefused):
-            self._on_fatal(error)
-
     async def _list_until_answered(self) -> None:
+        """Raises EtcdRefused."""
         while True:
             try:
                 listed, revision = await self._etcd.range("")
+            except EtcdRefused:
+                raise
             except EtcdUnavailable:
                 self._reachable = False
                 await asyncio.sleep(RETRY_MS / 1000)
@@ -352,17 +378,23 @@ class ClusterView:
             older = [
                 kv.key for kv in listed if kv.mod_revision < self._values.get(kv.key, _NEVER)[1]
             ]
-            if revision >= self.revision and not older:
-                self._reachable = True
-                self._replace(listed, revision)
-                return
             if older:
                 # Past the revision that we saw, in another history.
-                self._refuse_or_wait(EtcdRefused(f"etcd holds an older {older[0]!r} than it did"))
+                raise EtcdRefused(f"etcd holds an older {older[0]!r} than it did")
+            if self._refusal is not None:
+                raise self._refusal
+            if revision >= self.revision:
+                self._replace(listed, revision)
+                self._reachable = True
+                return
             # A store that went back; the probe refuses it.
             await asyncio.sleep(RETRY_MS / 1000)
 
     def _apply(self, batch: Sequence[WatchEvent]) -> None:
+        """Raises EtcdRefused; then nothing of it was applied."""
+        for event in batch:
+            if event.key == keys.CLUSTER and event.mod_revision > self.revision:
+                self._require_our_cluster(event.value, event.mod_revision)
         changed = set()
         for event in batch:
             if event.mod_revision <= self.revision:
@@ -376,7 +408,10 @@ class ClusterView:
             self._tell(frozenset(changed))
 
     def _replace(self, listed: Sequence[KeyValue], revision: int) -> None:
+        """Raises EtcdRefused; then nothing of it was applied."""
         fresh = {kv.key: kv for kv in listed}
+        record = fresh.get(keys.CLUSTER)
+        self._require_our_cluster(None if record is None else record.value, revision)
         changed = {key for key in self._values if key not in fresh}
         for key in sorted(changed):
             self._set(key, None, revision)
@@ -386,6 +421,14 @@ class ClusterView:
                 changed.add(key)
         self.revision = revision
         self._tell(frozenset(changed))
+
+    def _require_our_cluster(self, record: bytes | None, revision: int) -> None:
+        """What a watch or a list shows of the cluster record. Raises EtcdRefused."""
+        if self._guard is not None:
+            found = None if record is None else KeyValue(keys.CLUSTER, record, revision)
+            self._guard.observe(found, revision, at_least=0)
+        elif record is None:
+            raise EtcdRefused("etcd holds no cluster record under this prefix")
 
     def _tell(self, changed: Keys) -> None:
         for listener in self._listeners:

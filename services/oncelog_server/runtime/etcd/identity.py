@@ -127,7 +127,7 @@ class ClusterIdentity:
         # Highest revision seen, in memory; ahead of the file.
         self._revision = self._remembered.revision
         self._witness: KeyValue | None = None
-        self._fatal: Callable[[BaseException], None] = _nobody_to_tell
+        self._fatal: Callable[[EtcdRefused], None] = _nobody_to_tell
         # Of this process; "": the file keeps that of the last one.
         self._boot_id = ""
         self._written_ms = now_ms() - REMEMBER_EVERY_MS
@@ -184,7 +184,7 @@ class ClusterIdentity:
             lease_ms=value.lease_ms,
         )
 
-    def on_refused(self, fatal: Callable[[BaseException], None]) -> None:
+    def on_refused(self, fatal: Callable[[EtcdRefused], None]) -> None:
         """Called where etcd turns out to have another history than it had."""
         self._fatal = fatal
 
@@ -302,7 +302,7 @@ class ClusterIdentity:
             self._remembered = remembered
 
 
-def _nobody_to_tell(error: BaseException) -> None:
+def _nobody_to_tell(error: EtcdRefused) -> None:
     """Whoever asks hears it."""
 
 

@@ -74,7 +74,7 @@ class Elections:
         self._on_fatal = on_fatal
         self._roles = frozenset(membership.node.roles)
         self._rounds = Rounds()
-        held = self._held = Held(view, membership, host=host, reporter=reporter, on_fatal=on_fatal)
+        held = self._held = Held(view, membership, host=host, reporter=reporter)
         self._resigning = Resigning(etcd, held, self._rounds, host=host, reporter=reporter)
         self._standing = Standing(
             etcd, view, membership, held, self._rounds, host=host, reporter=reporter

@@ -20,7 +20,6 @@ from oncelog_server.runtime.leadership.host import ReplicaHost
 from oncelog_server.runtime.leadership.lease import Membership
 from oncelog_server.runtime.leadership.rules import History, Ruling, judge
 from oncelog_server.runtime.target import Follow, StandBy
-from oncelog_server.runtime.vital import Fatal
 
 # Who resigned, or may not win, lets others go first for so long.
 STAND_PAUSE_MS: Final = 1_000
@@ -36,13 +35,11 @@ class Held:
         *,
         host: ReplicaHost,
         reporter: Reporter,
-        on_fatal: Fatal,
     ) -> None:
         node, boot_id = membership.node, membership.boot_id.hex()
         self._view = view
         self._host = host
         self._reporter = reporter
-        self._on_fatal = on_fatal
         self.node_id = node.node_id
         self.boot_id = boot_id
         # This process, as etcd names a leader.
@@ -89,7 +86,7 @@ class Held:
         self._reporter.event(
             "etcd refused", level="error", partition=str(partition), error=str(error)
         )
-        self._on_fatal(error)
+        self._view.refuse(error)
 
     # ------------------------------------------------------------------------------ what is left
 
