@@ -14,17 +14,19 @@ from typing import Any, Final
 
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.needs import Entry
-from oncelog_server.core.ports import Outbox, Reporter, TopicStore
+from oncelog_server.core.ports import Outbox, PartitionInfo, Reporter, TopicStore
 from oncelog_server.core.role import Role, RoleEnv
 from oncelog_server.core.roles import role_of
 from oncelog_server.runtime.agenda import Agenda
 from oncelog_server.runtime.etcd.cluster_view import ClusterView
 from oncelog_server.runtime.etcd.keys import BOOTS, PARTITIONS, partition_of_key
+from oncelog_server.runtime.etcd.refusal import EtcdRefused
 from oncelog_server.runtime.outside import Outside
 from oncelog_server.runtime.pace import Pace
 from oncelog_server.runtime.participants import handlers_of
 from oncelog_server.runtime.replica.driver import Driver
 from oncelog_server.runtime.replica.env import ReplicaEnv
+from oncelog_server.runtime.replica.record import ReplicaRecord, load_record
 from oncelog_server.runtime.replicas import (
     PARTITIONS_DIRECTORY,
     RoleReplicas,
@@ -94,12 +96,21 @@ class Hosting:
         return role.outbox(driver, self._envs[role.name])
 
     def put_orphans_aside(self, view: ClusterView, *, node_id: str) -> None:
-        """Replicas on disk that etcd does not know: nothing is deleted, they are moved."""
-        for name in self._outside.disk.list(PARTITIONS_DIRECTORY):
-            known = view.partition(partition_of(name))
-            if known is None or node_id not in known.replicas:
-                self._outside.reporter.event("replica put aside, etcd does not know it", name=name)
-                put_aside(self._outside.disk, f"{PARTITIONS_DIRECTORY}/{name}")
+        """Replicas on disk that etcd does not know: nothing is deleted, they are moved. Raises
+        EtcdRefused, and moves none, where etcd is behind what another replica says of itself: it
+        was restored, and forgot these."""
+        disk = self._outside.disk
+        names = disk.list(PARTITIONS_DIRECTORY)
+        known = {name: view.partition(partition_of(name)) for name in names}
+        orphans = [
+            name for name, info in known.items() if info is None or node_id not in info.replicas
+        ]
+        for name, info in known.items() if orphans else ():
+            if info is not None:
+                _require_not_behind(info, load_record(disk, f"{PARTITIONS_DIRECTORY}/{name}"))
+        for name in orphans:
+            self._outside.reporter.event("replica put aside, etcd does not know it", name=name)
+            put_aside(disk, f"{PARTITIONS_DIRECTORY}/{name}")
 
     async def close(self) -> None:
         """Saves and closes all of them."""
@@ -192,3 +203,16 @@ class Hosting:
         await self.agenda.report()
         for replicas in self.replicas.values():
             await replicas.remember()
+
+
+def _require_not_behind(info: PartitionInfo, record: ReplicaRecord | None) -> None:
+    """Raises EtcdRefused. The epoch counts first: a rebuilt etcd counts its revisions anew, and its
+    epochs on."""
+    if record is None:
+        return
+    shown, noted = (info.epoch, info.revision), (record.epoch, record.revision)
+    if shown < noted:
+        raise EtcdRefused(
+            f"etcd shows partition {info.partition} in epoch {shown[0]}, changed at revision "
+            f"{shown[1]}; the replica here has noted epoch {noted[0]} and revision {noted[1]}"
+        )

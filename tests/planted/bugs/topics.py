@@ -202,9 +202,9 @@ BUGS: Final = (
         "I25: a view never goes back",
         (
             Edit(
-                "oncelog_server.runtime.etcd.cluster_view:ClusterView._list_until_answered",
-                "if older:",
-                "if False:",
+                "oncelog_server.runtime.etcd.cluster_view:ClusterView._require_our_past",
+                "kv.mod_revision <= self.revision and known",
+                "False and known",
             ),
         ),
         {
@@ -212,6 +212,74 @@ BUGS: Final = (
                 "etcd/test_cluster_view",
                 "test_i25_a_list_in_which_a_key_is_older_than_it_was_is_not_taken",
             ): "assert [] == [True]"
+        },
+    ),
+    Bug(
+        "what-was-never-told-is-taken",
+        "I25: a list holds nothing of a revision that was passed and did not show it",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.cluster_view:ClusterView._require_our_past",
+                "kv.mod_revision <= self.revision and known != (kv.value, kv.mod_revision)",
+                "kv.mod_revision < known[1]",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_cluster_view",
+                "test_i25_a_list_that_holds_what_was_never_told_is_not_taken",
+            ): "assert [] == [True]"
+        },
+    ),
+    Bug(
+        "what-a-list-lacks-is-gone",
+        "I18: what a list lacks is gone once that etcd was confirmed",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.cluster_view:ClusterView._list_until_answered",
+                "await self._confirm()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_cluster_view",
+                "test_i18_what_a_list_lacks_is_gone_once_etcd_was_confirmed",
+            ): "it believed a store of another past"
+        },
+    ),
+    Bug(
+        "compacted-proof-is-proof",
+        "a key that stands older than it was seen written is of another history",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.identity:has_history_of",
+                "if found is None or found.mod_revision > witness.revision:",
+                "if True:",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_identity",
+                "test_a_restored_etcd_that_was_compacted_is_refused_by_the_key_that_stands[older]",
+            ): "DID NOT RAISE"
+        },
+    ),
+    Bug(
+        "orphans-by-the-word-of-an-old-etcd",
+        "I25: nothing is put aside where etcd is behind what a replica has noted",
+        (
+            Edit(
+                "oncelog_server.runtime.hosting:Hosting.put_orphans_aside",
+                "if orphans else ()",
+                "if False else ()",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_hosting",
+                "test_i25_nothing_is_moved_where_etcd_is_behind_what_a_replica_has_noted",
+            ): "DID NOT RAISE"
         },
     ),
     Bug(

@@ -22,7 +22,14 @@ from oncelog_server.runtime.etcd.cluster_view import PROBE_MS, ClusterView
 from oncelog_server.runtime.etcd.identity import ClusterSettings
 from oncelog_server.runtime.etcd.keys import LeaderValue, PartitionState, TopicValue
 from oncelog_server.runtime.etcd.memory import MemoryEtcd
-from oncelog_server.runtime.etcd.port import Delete, DeletePrefix, KeyValue, Put, WatchEvent
+from oncelog_server.runtime.etcd.port import (
+    Delete,
+    DeletePrefix,
+    EtcdCompacted,
+    KeyValue,
+    Put,
+    WatchEvent,
+)
 from oncelog_server.runtime.etcd.refusal import EtcdRefused
 from oncelog_server.runtime.storage.disk import RealDisk
 from oncelogpb.errors import Unavailable
@@ -160,7 +167,23 @@ def test_i25_a_list_in_which_a_key_is_older_than_it_was_is_not_taken(world: Worl
             for kv in listed
         ]
         told = await list_anew(world, node, (older, node.view.revision + 9))
-        assert ["older 'topics/a' than it did" in str(error) for error in node.refused] == [True]
+        assert ["it holds 'topics/a'" in str(error) for error in node.refused] == [True]
+        assert told == [], "it believed a store of another past"
+
+    world.run(story)
+
+
+def test_i25_a_list_that_holds_what_was_never_told_is_not_taken(world: World) -> None:
+    """It was written in another history, at a revision that the view has passed."""
+
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        world.server.txn([], [topic_put("a")])
+        await asyncio.sleep(1)
+        foreign = KeyValue("topics/b", topic_put().value, node.view.revision)
+        answer = ([*world.server.range(""), foreign], node.view.revision + 9)
+        told = await list_anew(world, node, answer)
+        assert ["it holds 'topics/b'" in str(error) for error in node.refused] == [True]
         assert told == [], "it believed a store of another past"
 
     world.run(story)
@@ -254,6 +277,45 @@ def test_i18_a_list_without_the_cluster_record_is_not_taken(world: World, tmp_pa
         await asyncio.sleep(3)
         assert guarded.told == [], "it believed that everything was deleted"
         assert view.topic("t") is not None
+        await view.stop()
+
+    world.run(story)
+
+
+def test_i18_what_a_list_lacks_is_gone_once_etcd_was_confirmed(
+    world: World, tmp_path: Path
+) -> None:
+    """That etcd was restored and is past the revision that was seen: the list alone does not show
+    it."""
+
+    async def story() -> None:
+        guarded = Guarded(world, tmp_path)
+        view = await guarded.start()
+        backup = world.server.backup()
+        world.server.txn([], [topic_put()])
+        # It is remembered as seen written.
+        await asyncio.sleep(3)
+        guarded.told.clear()
+        real, goes_on = guarded.etcd.watch, asyncio.Event()
+
+        async def compacted(prefix: str, from_revision: int) -> AsyncIterator[Any]:
+            await goes_on.wait()
+            if not guarded.told:
+                raise EtcdCompacted("the revision is gone")
+            yield []
+            await asyncio.Event().wait()
+
+        guarded.etcd.watch = compacted  # type: ignore[method-assign]
+        guarded.etcd.break_watches()
+        await asyncio.sleep(1)
+        world.server.restore(backup)
+        for number in range(3):
+            world.server.txn([], [Put("x", b"%d" % number)])
+        goes_on.set()
+        await World.until(lambda: guarded.refused or guarded.told)
+        assert guarded.told == [], "it believed a store of another past"
+        assert view.topic("t") is not None
+        guarded.etcd.watch = real  # type: ignore[method-assign]
         await view.stop()
 
     world.run(story)

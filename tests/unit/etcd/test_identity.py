@@ -269,6 +269,37 @@ def test_a_restored_etcd_is_refused_though_it_is_past_the_revision_that_was_seen
     world.run(story)
 
 
+@pytest.mark.parametrize("stands", ["older", "otherwise", "newer"])
+def test_a_restored_etcd_that_was_compacted_is_refused_by_the_key_that_stands(
+    world: World, tmp_path: Path, stands: str
+) -> None:
+    async def story() -> None:
+        etcd, disk = MemoryEtcd(world.server), RealDisk(tmp_path)
+        own = identity(disk, etcd)
+        await own.join(ClusterSettings())
+        await etcd.txn([], [Put("x", b"1")])
+        backup = world.server.backup()
+        for _ in range(3):
+            await etcd.txn([], [Put("y", b"1")])
+        written = await etcd.txn([], [Put("x", b"2")])
+        own.witness(KeyValue("x", b"2", written.revision))
+        await own.stop()
+        world.server.restore(backup)
+        while world.server.revision < written.revision - 1:
+            await etcd.txn([], [Put("z", b"1")])
+        await etcd.txn([], [Put("z" if stands == "older" else "x", b"3")])
+        await etcd.txn([], [Put("x" if stands == "newer" else "z", b"4")])
+        world.server.compact(world.server.revision)
+        if stands == "newer":
+            # Nobody can tell any more.
+            await identity(disk, etcd).join(ClusterSettings())
+            return
+        with pytest.raises(EtcdRefused, match="another history"):
+            await identity(disk, etcd).join(ClusterSettings())
+
+    world.run(story)
+
+
 @pytest.mark.parametrize("now", [1, 3])
 def test_another_recovery_than_the_directory_knows_is_refused(
     world: World, tmp_path: Path, now: int

@@ -369,26 +369,32 @@ class ClusterView:
         while True:
             try:
                 listed, revision = await self._etcd.range("")
+                self._require_our_past(listed)
+                if revision >= self.revision:
+                    if self.revision:
+                        # What it lacks was deleted only if this is the etcd that we know.
+                        await self._confirm()
+                    self._replace(listed, revision)
+                    self._reachable = True
+                    return
             except EtcdRefused:
                 raise
             except EtcdUnavailable:
                 self._reachable = False
-                await asyncio.sleep(RETRY_MS / 1000)
-                continue
-            older = [
-                kv.key for kv in listed if kv.mod_revision < self._values.get(kv.key, _NEVER)[1]
-            ]
-            if older:
-                # Past the revision that we saw, in another history.
-                raise EtcdRefused(f"etcd holds an older {older[0]!r} than it did")
-            if self._refusal is not None:
-                raise self._refusal
-            if revision >= self.revision:
-                self._replace(listed, revision)
-                self._reachable = True
-                return
-            # A store that went back; the probe refuses it.
+            # Or a store that went back; the probe refuses it.
             await asyncio.sleep(RETRY_MS / 1000)
+
+    def _require_our_past(self, listed: Sequence[KeyValue]) -> None:
+        """What was written up to the picture's revision stands in the picture, just so: another
+        key, or another value, was written in another history, though that may be past this revision
+        again. Raises EtcdRefused."""
+        for kv in listed:
+            known = self._values.get(kv.key, _NEVER)
+            if kv.mod_revision <= self.revision and known != (kv.value, kv.mod_revision):
+                raise EtcdRefused(
+                    f"etcd has another history than it had: it holds {kv.key!r} as of revision "
+                    f"{kv.mod_revision}, and this node knows it otherwise"
+                )
 
     def _apply(self, batch: Sequence[WatchEvent]) -> None:
         """Raises EtcdRefused; then nothing of it was applied."""

@@ -315,14 +315,17 @@ def _another_history(revision: int) -> EtcdRefused:
 
 async def has_history_of(etcd: Etcd, known: Remembered) -> bool:
     """Whether what was seen written is still part of etcd's past. True also where etcd has
-    compacted it away. Raises EtcdUnavailable."""
-    if known.witness is None:
+    compacted it away, and the key was written again since, or is gone. Raises EtcdUnavailable."""
+    witness = known.witness
+    if witness is None:
         return True
     try:
-        found = await etcd.get_at(known.witness.key, known.witness.revision)
+        found = await etcd.get_at(witness.key, witness.revision)
     except EtcdCompacted:
-        return True
-    return found is not None and _make_witness(found) == known.witness
+        found, _ = await etcd.get(witness.key)
+        if found is None or found.mod_revision > witness.revision:
+            return True
+    return found is not None and _make_witness(found) == witness
 
 
 def _make_witness(put: KeyValue) -> Witness:
