@@ -10,6 +10,40 @@ _DAYS: Final = "tests/simulation/test_copies.py"
 
 BUGS: Final = (
     Bug(
+        "recovery-overlooks-orphans",
+        "I5: a replica in orphans/ that is missed is a doubt",
+        (
+            Edit(
+                "oncelog_server.runtime.cluster_recovery.plan:make_plan",
+                "plan.doubts.append(Doubt(aside, _why_set_aside(aside)))",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "cluster_recovery/test_plan",
+                "test_i5_a_replica_that_lies_in_orphans_and_is_missed_is_in_doubt",
+            ): "assert [] == [FoundReplica",
+        },
+    ),
+    Bug(
+        "orphans-doubted-beside-their-copy",
+        "a log that was copied anew is in place: what it was copied for is no doubt",
+        (
+            Edit(
+                "oncelog_server.runtime.cluster_recovery.plan:make_plan",
+                "if (aside.partition, aside.node_id) in placed:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "cluster_recovery/test_plan",
+                "test_what_lies_in_orphans_is_no_doubt_where_another_copy_is_in_place",
+            ): "== ([], [",
+        },
+    ),
+    Bug(
         "recovery-forgets-a-won-epoch",
         "no epoch that anybody may have used is used again",
         (

@@ -32,7 +32,8 @@ from oncelog_server.runtime.etcd.keys import ClusterValue, PartitionState
 from oncelog_server.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
 from oncelog_server.runtime.etcd.port import Put
 from oncelog_server.runtime.replica.record import ReplicaRecord, TopicRecord, save_record
-from oncelog_server.runtime.replicas import directory_of
+from oncelog_server.runtime.replicas import directory_of, put_aside
+from oncelog_server.runtime.storage.journal import Journal
 from tests.simulation.disk import FakeDisk
 from tests.unit.cluster_recovery.test_plan import NOW, of_orders, replica
 
@@ -167,3 +168,28 @@ def test_a_directory_that_was_moved_by_hand_is_refused() -> None:
     save_record(found.disk, directory_of(moved), record)
     with pytest.raises(RecoveryRefused, match="move them back"):
         look(found, lambda partition: None)
+
+
+def test_what_lies_in_orphans_is_read_and_left_as_it_is() -> None:
+    found = directory(Etcd())
+    disk, name = found.disk, directory_of(CONTROL)
+    assert isinstance(disk, FakeDisk)
+    disk.make_directory(name)
+    Journal.open(disk, name).close()
+    record = ReplicaRecord(CONTROL.topic_id.hex(), CONTROL.number, NOW, 5)
+    save_record(disk, name, record)
+    for target in ("orphans/c-3", "orphans/c-3.1"):
+        disk.make_directory(target)
+    disk.make_directory("orphans")
+    put_aside(disk, name)
+    before = sorted(disk.list(f"orphans/{name.rsplit('/', 1)[-1]}"))
+    look(found, lambda partition: None)
+    assert found.replicas == []
+    [aside] = found.set_aside
+    assert (aside.partition, aside.record, aside.last_epoch) == (CONTROL, record, 5)
+    assert aside.path == f"/a/orphans/{name.rsplit('/', 1)[-1]}"
+    assert len(aside.incarnation) == 32
+    assert sorted(disk.list(f"orphans/{name.rsplit('/', 1)[-1]}")) == before
+    surveyed = Etcd().survey(found)
+    with pytest.raises(RecoveryRefused, match="set aside, as of epoch 5, synced to 0"):
+        plan_of(surveyed, Loss.REFUSED)

@@ -57,6 +57,33 @@ def may_lead(state: PartitionState, last_epoch: int) -> bool:
     return fitness(state, Candidate(bytes.fromhex(NOW), last_epoch)) is Fitness.FIT
 
 
+def test_i5_a_replica_that_lies_in_orphans_and_is_missed_is_in_doubt() -> None:
+    """Its process took the loss of etcd for a deletion, and it is the only one."""
+    aside = replica(path="/a/orphans/c-3")
+    plan = make_plan([], InEtcd(), set_aside=[aside])
+    assert [doubt.replica for doubt in plan.doubts] == [aside]
+    assert "epoch 5, synced to 9" in plan.doubts[0].why
+    assert "move it back to partitions/" in plan.doubts[0].why
+    assert plan.partitions[CONTROL] == VACANT, "nothing is taken from there"
+    topic = make_plan([], InEtcd(), set_aside=[of_orders(path="/a/orphans/o-0")])
+    assert ([doubt.replica.path for doubt in topic.doubts], topic.topics) == (
+        ["/a/orphans/o-0"],
+        {},
+    )
+
+
+def test_what_lies_in_orphans_is_no_doubt_where_another_copy_is_in_place() -> None:
+    """A damaged log was copied anew; a replica was moved to a node that is here, too."""
+    for other in (copy("a"), copy("b")):
+        found = [other, copy("c")]
+        plan = make_plan(found, THREE, set_aside=[replica(path="/a/orphans/c-3")])
+        assert plan.doubts == []
+    waiting = make_plan([copy("a")], THREE, set_aside=[replica(path="/a/orphans/c-3")])
+    assert (waiting.doubts, list(waiting.waiting)) == ([], [CONTROL])
+    elsewhere = replica(path="/b/orphans/c-3", node_id="b")
+    assert make_plan([copy("a")], THREE, set_aside=[elsewhere]).doubts
+
+
 @pytest.mark.parametrize(("logged", "noted"), [(5, 3), (3, 5)])
 def test_a_sound_replica_leads_far_above_all_epochs(logged: int, noted: int) -> None:
     """Also above one that it won, and died before its first frame was durable."""

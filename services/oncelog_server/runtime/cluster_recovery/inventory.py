@@ -12,7 +12,12 @@ from dataclasses import dataclass, field
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.runtime.etcd.identity import Remembered, load_remembered
 from oncelog_server.runtime.replica.record import ReplicaRecord, load_record
-from oncelog_server.runtime.replicas import PARTITIONS_DIRECTORY, partition_of
+from oncelog_server.runtime.replicas import (
+    ORPHANS_DIRECTORY,
+    PARTITIONS_DIRECTORY,
+    partition_of,
+)
+from oncelog_server.runtime.storage.identity import SyncedEnd, read_incarnation
 from oncelog_server.runtime.storage.journal import Journal, JournalDamaged
 from oncelog_server.runtime.storage.node_id import NODE_FILE, read_node_id
 from oncelog_server.runtime.storage.port import Disk
@@ -49,6 +54,8 @@ class DataDirectory:
     node_id: str
     remembered: Remembered
     replicas: list[FoundReplica] = field(default_factory=list)
+    # In `orphans/`; they are never taken for replicas.
+    set_aside: list[FoundReplica] = field(default_factory=list)
 
 
 def take(path: str, disk: Disk) -> DataDirectory:
@@ -72,6 +79,10 @@ def look(directory: DataDirectory, progress: Callable[[PartitionId], None]) -> N
         partition = partition_of(name)
         progress(partition)
         directory.replicas.append(_look_at(directory, partition, f"{PARTITIONS_DIRECTORY}/{name}"))
+    for name in directory.disk.list(ORPHANS_DIRECTORY):
+        aside = _set_aside(directory, f"{ORPHANS_DIRECTORY}/{name}")
+        if aside is not None:
+            directory.set_aside.append(aside)
 
 
 def _look_at(directory: DataDirectory, partition: PartitionId, path: str) -> FoundReplica:
@@ -99,3 +110,24 @@ def _look_at(directory: DataDirectory, partition: PartitionId, path: str) -> Fou
         )
     finally:
         journal.close()
+
+
+def _set_aside(directory: DataDirectory, path: str) -> FoundReplica | None:
+    """What it says of itself: it is not opened, for nothing in `orphans/` is changed. None where
+    nothing says whose it was."""
+    record = load_record(directory.disk, path)
+    if record is None:
+        return None
+    noted = SyncedEnd(directory.disk, path)
+    try:
+        return FoundReplica(
+            f"{directory.path}/{path}",
+            directory.node_id,
+            record.partition,
+            record,
+            (read_incarnation(directory.disk, path) or b"").hex(),
+            record.epoch,
+            0 if noted.noted is None else noted.noted.synced_end,
+        )
+    finally:
+        noted.close()

@@ -123,7 +123,8 @@ def plan_of(surveyed: Survey, loss: Loss) -> Plan:
     """Raises RecoveryRefused: contradictions, and doubts unless their loss is accepted."""
     replicas = [replica for directory in surveyed.directories for replica in directory.replicas]
     missing = Missing.GIVEN_UP if loss is Loss.ACCEPTED else Missing.AWAITED
-    plan = make_plan(replicas, surveyed.standing, missing)
+    aside = [replica for directory in surveyed.directories for replica in directory.set_aside]
+    plan = make_plan(replicas, surveyed.standing, missing, set_aside=aside)
     if plan.doubts and loss is Loss.REFUSED:
         named = "\n".join(
             f"  {doubt.replica.partition} in {doubt.replica.path}: {doubt.why}"

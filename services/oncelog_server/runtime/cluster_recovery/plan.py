@@ -9,6 +9,7 @@
     of no topic that anybody here knows                | doubt; left out
     of a topic whose name belongs to a newer one       | doubt; left out
     not found, of a known topic                        | a vacant key: comes with a later directory
+    in `orphans/`, and it, or its topic, is not found  | doubt; never used from there
 
 Invariants:
   * no epoch that anybody may have logged is used again: all go up by RECOVERY_EPOCHS;
@@ -68,9 +69,14 @@ class Plan:
 
 
 def make_plan(
-    replicas: Sequence[FoundReplica], standing: InEtcd, missing: Missing = Missing.AWAITED
+    replicas: Sequence[FoundReplica],
+    standing: InEtcd,
+    missing: Missing = Missing.AWAITED,
+    *,
+    set_aside: Sequence[FoundReplica] = (),
 ) -> Plan:
-    """Raises RecoveryRefused where the directories contradict each other, or etcd."""
+    """`set_aside` are those in `orphans/`. Raises RecoveryRefused where the directories contradict
+    each other, or etcd."""
     _require_no_copies(replicas)
     plan = Plan()
     topics = _topics(replicas, standing)
@@ -107,7 +113,23 @@ def make_plan(
         if stands is None or stands.version < topic.version:
             plan.topics[topic.name] = _value(topic_id, topic)
     _keep_vacant(plan, topics, standing)
+    placed = {(replica.partition, replica.node_id) for replica in replicas}
+    lacking = {*plan.waiting, *plan.vacant}
+    for aside in set_aside:
+        if (aside.partition, aside.node_id) in placed:
+            # Another copy came after it.
+            continue
+        if aside.partition.topic_id not in known or aside.partition in lacking:
+            plan.doubts.append(Doubt(aside, _why_set_aside(aside)))
     return plan
+
+
+def _why_set_aside(aside: FoundReplica) -> str:
+    return (
+        f"set aside, as of epoch {aside.last_epoch}, synced to {aside.synced_end}, and too little "
+        "was found of its partition without it. If its topic was not deleted, and it was not moved "
+        "to another node, move it back to partitions/; else remove it"
+    )
 
 
 def _come_late(plan: Plan, here: Sequence[FoundReplica], before: PartitionState) -> None:
