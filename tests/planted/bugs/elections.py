@@ -355,6 +355,40 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "put-aside-by-a-late-read",
+        "I18: a log that leads is not put aside by a read from before",
+        (
+            Edit(
+                "oncelog_server.runtime.leadership.election:Elections._put_aside",
+                "if history is not None and self._has_overtaken(partition, history, found):",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "leadership/test_whom_to_follow",
+                "test_i18_a_late_read_puts_no_log_aside_that_leads",
+            ): "the log that leads is put aside",
+        },
+    ),
+    Bug(
+        "put-aside-while-it-is-elected",
+        "I18: a log that an operator has elected is not put aside before the answer is there",
+        (
+            Edit(
+                "oncelog_server.runtime.leadership.standing:Standing.unclean_elect",
+                "history.see(bid.old, bid.mod_revision)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "leadership/test_whom_to_follow",
+                "test_i18_a_late_read_puts_no_log_aside_that_leads[being elected]",
+            ): "the log that leads is put aside",
+        },
+    ),
+    Bug(
         "followed-as-the-view-names-it",
         "I5: nobody is followed before his key was read, linearizably",
         (

@@ -94,6 +94,11 @@ BUGS: Final = (
                 "if self._held.node_id in decode_partition(found.value).replicas:",
                 "if not decode_partition(found.value).replicas:",
             ),
+            Edit(
+                f"{_ELECTIONS}._put_aside",
+                "if history is not None and self._has_overtaken(partition, history, found):",
+                "if False:",
+            ),
         ),
         {
             unit(

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from oncelog_server.runtime.etcd.keys import PartitionState
+import pytest
+
+from oncelog_server.runtime.etcd.keys import PartitionState, partition_key
+from oncelog_server.runtime.etcd.port import KeyValue
+from oncelog_server.runtime.leadership.unclean import UncleanElection
 from oncelog_server.runtime.target import Follow, Leave
 from tests.unit.etcd.world import Node, World
 from tests.unit.leadership.test_election import P0, put_state, put_topic, state_of
@@ -133,5 +137,48 @@ def test_who_is_wanted_again_follows_with_another_log(world: World) -> None:
         moved_away(world, replicas=("n1", "n2"))
         await World.until(lambda: isinstance(two.host.targets[P0], Follow))
         assert two.host.told[told:] == [("deposed", P0, 0), ("follows", P0, 1)]
+
+    world.run(story)
+
+
+@pytest.mark.parametrize("what", ["moved back", "elected", "being elected"])
+def test_i18_a_late_read_puts_no_log_aside_that_leads(world: World, what: str) -> None:
+    """It was moved away; while that is confirmed it is moved back, and an operator has it lead,
+    beside the round."""
+
+    async def story() -> None:
+        _, two = await leaders(world)
+        real, goes_on, held = two.etcd.get, asyncio.Event(), asyncio.Event()
+
+        async def slowly(key: str) -> tuple[KeyValue | None, int]:
+            found = await real(key)
+            if key == partition_key(P0) and not goes_on.is_set() and not held.is_set():
+                held.set()
+                await goes_on.wait()
+            return found
+
+        two.etcd.get = slowly  # type: ignore[method-assign]
+        moved_away(world)
+        await held.wait()
+        two.etcd.stale = what != "moved back"
+        state = state_of(world)
+        put_state(world, PartitionState(("n1", "n2"), ("ee" * 16,), None, state.epoch))
+        await asyncio.sleep(0.1)
+        electing = None
+        if what != "moved back":
+            if what == "being elected":
+                two.etcd.hold_next_txn_reply()
+            electing = asyncio.create_task(two.elections.unclean_elect(UncleanElection(P0, "n2")))
+            await asyncio.sleep(0.1)
+        goes_on.set()
+        await asyncio.sleep(1)
+        assert ("deleted", P0, 0) not in two.host.told, "the log that leads is put aside"
+        two.etcd.stale = False
+        if electing is not None:
+            two.etcd.release_held_replies()
+            await electing
+            await asyncio.sleep(1)
+            assert two.leads(P0) == state.epoch + 1
+            assert ("deleted", P0, 0) not in two.host.told
 
     world.run(story)

@@ -39,7 +39,7 @@ from oncelog_server.runtime.etcd.keys import (
     partition_key,
     partition_of_key,
 )
-from oncelog_server.runtime.etcd.port import Etcd, EtcdUnavailable
+from oncelog_server.runtime.etcd.port import Etcd, EtcdUnavailable, KeyValue
 from oncelog_server.runtime.leadership.held import Held
 from oncelog_server.runtime.leadership.host import ReplicaHost
 from oncelog_server.runtime.leadership.isr import isr_of
@@ -305,16 +305,34 @@ class Elections:
         for partition in sorted(self._moved_away):
             await self._put_aside(partition)
 
+    def _is_wanted(self, partition: PartitionId) -> bool:
+        """The view gives this node a replica of it."""
+        entry = self._view.entry(partition)
+        return entry is not None and self._held.node_id in entry.state.replicas
+
+    def _has_overtaken(
+        self, partition: PartitionId, history: History, found: KeyValue | None
+    ) -> bool:
+        """While `found` was read, the partition was moved back here, or is led here: an operator
+        elects beside the round. What comes next decides."""
+        entry = self._view.entry(partition)
+        seen = max(history.seen_revision, 0 if entry is None else entry.mod_revision)
+        is_older = found is not None and found.mod_revision < seen
+        return is_older or bool(history.led_epoch) or self._is_wanted(partition)
+
     async def _put_aside(self, partition: PartitionId) -> None:
         """A replica that is not wanted here any more."""
-        history, entry = self._held.histories.get(partition), self._view.entry(partition)
-        if entry is not None and self._held.node_id in entry.state.replicas:
+        if self._is_wanted(partition):
             # Wanted again, and perhaps followed: it goes on with the log that it has.
             self._moved_away.discard(partition)
             return
         try:
             found, _ = await self._etcd.get(partition_key(partition))
         except EtcdUnavailable:
+            self._rounds.again([partition])
+            return
+        history = self._held.histories.get(partition)
+        if history is not None and self._has_overtaken(partition, history, found):
             self._rounds.again([partition])
             return
         self._moved_away.discard(partition)

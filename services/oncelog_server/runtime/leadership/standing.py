@@ -180,6 +180,8 @@ class Standing:
         except EtcdUnavailable as error:
             raise Unavailable(f"nothing was changed: {error}") from error
         history = self._held.history(partition)
+        # An older read, which says that it was moved elsewhere, counts no more.
+        history.see(bid.old, bid.mod_revision)
         asked.report_asked(self._reporter, epoch=bid.new.epoch, kept_end=kept_end)
         try:
             won = await self._vote([bid])
