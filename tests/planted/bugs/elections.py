@@ -355,6 +355,23 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "etcd-back-between-two-pages",
+        "I25: an etcd that goes back between two pages of a list is refused",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.client:EtcdClient._range_at_one_revision",
+                "raise EtcdRefused(",
+                "raise RuntimeError(",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_client",
+                "test_i25_an_etcd_that_goes_back_between_two_pages_is_refused",
+            ): "is not told what to do",
+        },
+    ),
+    Bug(
         "put-aside-by-a-late-read",
         "I18: a log that leads is not put aside by a read from before",
         (

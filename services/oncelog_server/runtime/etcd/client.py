@@ -311,7 +311,13 @@ class EtcdClient:
         start = self._full(prefix)
         request = rpc.RangeRequest(key=start, range_end=_prefix_end(start), limit=PAGE_KEYS)
         while True:
-            reply = await self._read(lambda c, t: c.kv.Range(request, timeout=t))
+            try:
+                reply = await self._read(lambda c, t: c.kv.Range(request, timeout=t))
+            except _FutureRevision as error:
+                # The page before was of that revision.
+                raise EtcdRefused(
+                    f"etcd has come back without revision {request.revision}, which it showed"
+                ) from error
             found.extend(self._key_value(kv) for kv in reply.kvs)
             # All pages at the revision of the first, which was read linearizably.
             request.revision = request.revision or reply.header.revision
