@@ -262,6 +262,23 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "asked-of-a-process-that-stops",
+        "I29: a call ends when its process stops",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.deletions:Deletions.stop",
+                "_refuse(self._asked, _STOPPING)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_cluster_view",
+                "test_i29_who_asks_what_is_gone_does_not_wait_for_a_process_that_stops",
+            ): "nobody answers them any more",
+        },
+    ),
+    Bug(
         "gone-by-an-older-read",
         "I1: a read that was sent before the question says nothing of what was made meanwhile",
         (

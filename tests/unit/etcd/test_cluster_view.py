@@ -525,6 +525,26 @@ def test_who_gives_up_asking_takes_the_answer_from_nobody(world: World) -> None:
     world.run(story)
 
 
+def test_i29_who_asks_what_is_gone_does_not_wait_for_a_process_that_stops(world: World) -> None:
+    """Its call stood there until its caller gave up."""
+
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        counting = Counting(node)
+        counting.goes_on.clear()
+        reading = asyncio.create_task(node.view.is_gone(GONE))
+        await asyncio.sleep(1)
+        waiting = asyncio.create_task(node.view.is_gone(TopicId(b"o" * 16)))
+        await asyncio.sleep(1)
+        await node.view.stop()
+        late = asyncio.create_task(node.view.is_gone(TopicId(b"p" * 16)))
+        done, _ = await asyncio.wait([reading, waiting, late], timeout=10)
+        assert len(done) == 3, "nobody answers them any more"
+        assert all(isinstance(one.exception(), Unavailable) for one in done)
+
+    world.run(story)
+
+
 def test_a_partition_is_denied_only_by_a_linearizable_read(world: World) -> None:
     async def story() -> None:
         node = await world.node("n1").start(elections=False)

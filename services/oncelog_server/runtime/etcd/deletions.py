@@ -14,7 +14,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 from oncelog_server.core.ids import TopicId
@@ -28,6 +28,7 @@ from oncelogpb.errors import Unavailable
 DELETIONS_REMEMBERED: Final = 10_000
 # So many that this process still knows by name are read one by one; more by listing all.
 SINGLE_READS_MAX: Final = 8
+_STOPPING: Final = "this process is stopping; nobody asks etcd any more"
 
 
 class Deletions:
@@ -51,11 +52,14 @@ class Deletions:
         # For the next read.
         self._asked: dict[TopicId, asyncio.Future[bool]] = {}
         self._reading: asyncio.Task[None] | None = None
+        self._stopped = False
 
     async def is_gone(self, topic_id: TopicId) -> bool:
-        """Raises Unavailable where etcd does not answer."""
+        """Raises Unavailable where etcd does not answer, or this process stops."""
         if topic_id in self._gone:
             return True
+        if self._stopped:
+            raise Unavailable(_STOPPING)
         answer = self._asked.get(topic_id)
         if answer is None:
             answer = self._asked[topic_id] = asyncio.get_running_loop().create_future()
@@ -65,17 +69,22 @@ class Deletions:
         return await asyncio.shield(answer)
 
     async def stop(self) -> None:
+        """Whoever waits is told."""
+        self._stopped = True
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
+        _refuse(self._asked, _STOPPING)
 
     async def _read_all(self) -> None:
+        asked: dict[TopicId, asyncio.Future[bool]] = {}
         try:
             while self._asked:
                 asked, self._asked = self._asked, {}
                 await self._answer(asked)
         finally:
             self._reading = None
+            _refuse(asked, _STOPPING)
 
     async def _answer(self, asked: dict[TopicId, asyncio.Future[bool]]) -> None:
         try:
@@ -83,12 +92,7 @@ class Deletions:
             if not standing.issuperset(asked):
                 await self._confirm()
         except EtcdUnavailable as error:
-            for answer in asked.values():
-                answer.set_exception(
-                    Unavailable(f"cannot ask etcd whether a topic was deleted: {error}")
-                )
-                # Whoever asked may have gone.
-                answer.exception()
+            _refuse(asked, f"cannot ask etcd whether a topic was deleted: {error}")
             return
         for topic_id, answer in asked.items():
             if topic_id not in standing:
@@ -110,3 +114,12 @@ class Deletions:
         self._gone[topic_id] = None
         if len(self._gone) > DELETIONS_REMEMBERED:
             del self._gone[next(iter(self._gone))]
+
+
+def _refuse(asked: Mapping[TopicId, asyncio.Future[bool]], why: str) -> None:
+    """Those that have no answer yet."""
+    for answer in asked.values():
+        if not answer.done():
+            answer.set_exception(Unavailable(why))
+            # Whoever asked may have gone.
+            answer.exception()
