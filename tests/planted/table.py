@@ -81,6 +81,7 @@ from tests.planted.bugs import (
     trimming,
     truncating,
     unclean,
+    unreadable,
     wire,
 )
 from tests.planted.planting import Bug
@@ -119,6 +120,7 @@ BUGS: Final[tuple[Bug, ...]] = (
     *runtime.BUGS,
     *elections.BUGS,
     *unclean.BUGS,
+    *unreadable.BUGS,
     *operating.BUGS,
     *handing_over.BUGS,
     *healing.BUGS,

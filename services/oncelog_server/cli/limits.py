@@ -4,8 +4,7 @@ The one in docs/operating.md is made from it
 setting that ends in _max and no limit that an error names is missing).
 
 A limit has a name, a value that comes from the code that holds it, what the caller hears who meets
-it (`limit` in the error's metadata is the name), and the metric that says how full it is, where
-something fills up over time.
+it (`limit` in the error's metadata is the name), and the metric that says how full it is, if any.
 """
 
 from __future__ import annotations
@@ -546,8 +545,7 @@ _COMMAND: Final = Section(
         _limit(
             "(piece_bytes_max)",
             lines.PIECE_BYTES_MAX,
-            "What stands between two delimiters of `oncelog produce`, ends of lines or others, "
-            "bytes.",
+            "What stands between two delimiters of `oncelog produce`, bytes.",
             "is refused",
         ),
         _limit(
