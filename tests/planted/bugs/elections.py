@@ -130,7 +130,7 @@ BUGS: Final = (
         "I18: an epoch that stands in the log is never continued",
         (
             Edit(
-                "oncelog_server.runtime.leadership.standing:Standing.adopt",
+                "oncelog_server.runtime.leadership.standing:Standing._granted",
                 "candidate.last_epoch < state.epoch",
                 "candidate.last_epoch <= state.epoch",
             ),
@@ -147,9 +147,9 @@ BUGS: Final = (
         "elections name incarnations, adoptions too",
         (
             Edit(
-                "oncelog_server.runtime.leadership.standing:Standing.adopt",
-                "fit = candidate.incarnation.hex() in state.isr",
-                "fit = True",
+                "oncelog_server.runtime.leadership.standing:Standing._granted",
+                "and candidate.incarnation.hex() in state.isr",
+                "",
             ),
         ),
         {
@@ -605,6 +605,57 @@ BUGS: Final = (
                 "leadership/test_election",
                 "test_a_topic_that_is_made_or_deleted_is_news_to_its_own_replicas_alone",
             ): "they are ticked for nothing"
+        },
+    ),
+    Bug(
+        "who-won-is-not-looked-at-again",
+        "I29: of what was won with a replica that may stand no more, nothing is led",
+        (
+            Edit(
+                "oncelog_server.runtime.leadership.standing:Standing._granted",
+                "if can_lead:",
+                "if True:",
+            ),
+        ),
+        {
+            unit(
+                "leadership/test_late_answers",
+                "test_i29_who_cannot_lead_any_more_when_it_hears_that_it_won_lets_others_stand",
+            ): "it would try to open its log for ever"
+        },
+    ),
+    Bug(
+        "unanswered-election-waits-for-its-log",
+        "I29: who cannot lead what etcd says that it has won resigns it",
+        (
+            Edit(
+                "oncelog_server.runtime.leadership.standing:Standing.adopt",
+                "or history.led_epoch:",
+                "or history.led_epoch or self._host.candidate(partition) is None:",
+            ),
+        ),
+        {
+            unit(
+                "leadership/test_late_answers",
+                "test_i29_an_unanswered_election_of_who_cannot_lead_any_more_is_resigned",
+            ): "nobody else can stand"
+        },
+    ),
+    Bug(
+        "log-that-does-not-open-kept",
+        "I29: who is to lead and cannot open its log says so",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.opening:Opening.attempt",
+                "isinstance(self._state.target, Lead)",
+                "False",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_replicas",
+                "test_i29_a_log_that_cannot_be_opened_is_resigned_while_it_is_to_lead",
+            ): "whoever is granted and cannot lead says so"
         },
     ),
 )

@@ -104,6 +104,51 @@ def test_a_replica_that_was_replaced_adopts_nothing(world: World) -> None:
     world.run(story)
 
 
+@pytest.mark.parametrize("now", [None, Candidate(b"another directory", 0)])
+def test_i29_who_cannot_lead_any_more_when_it_hears_that_it_won_lets_others_stand(
+    world: World, now: Candidate | None
+) -> None:
+    """A write that hung failed while etcd was asked; or the log was damaged, and begins anew."""
+
+    async def story() -> None:
+        one, two = world.node("n1"), world.node("n2")
+        put_topic(world, "n1", "n2")
+        in_sync = tuple(node.host.default.incarnation.hex() for node in (one, two))
+        put_state(world, PartitionState(("n1", "n2"), isr=in_sync, epoch=4))
+        await one.start()
+        one.etcd.hold_next_txn_reply()
+        await World.until(lambda: leader(world) == "n1")
+        one.host.candidates[P0] = now
+        one.etcd.release_held_replies()
+        await two.start()
+        await asyncio.sleep(5)
+        assert elected(one) == [], "it would try to open its log for ever"
+        assert (leader(world), two.leads(P0)) == ("n2", 6), "nobody else can stand"
+
+    world.run(story)
+
+
+def test_i29_an_unanswered_election_of_who_cannot_lead_any_more_is_resigned(world: World) -> None:
+    async def story() -> None:
+        one, two = world.node("n1"), world.node("n2")
+        put_topic(world, "n1", "n2")
+        in_sync = tuple(node.host.default.incarnation.hex() for node in (one, two))
+        put_state(world, PartitionState(("n1", "n2"), isr=in_sync, epoch=4))
+        await one.start()
+        one.etcd.drop_next_txn_reply()
+        hear = hold_next_read(one)
+        await World.until(lambda: leader(world) == "n1")
+        await asyncio.sleep(1)
+        one.host.candidates[P0] = None
+        hear()
+        await two.start()
+        await asyncio.sleep(5)
+        assert elected(one) == []
+        assert (leader(world), two.leads(P0)) == ("n2", 6), "nobody else can stand"
+
+    world.run(story)
+
+
 def test_i18_a_resignation_heard_late_does_not_end_the_next_epoch(world: World) -> None:
     async def story() -> None:
         node = await world.node("n1").start()

@@ -150,6 +150,16 @@ def test_a_journal_that_cannot_be_replayed_is_resigned_and_the_process_goes_on()
     story(tell)
 
 
+def test_i29_a_log_that_cannot_be_opened_is_resigned_while_it_is_to_lead() -> None:
+    async def tell(shelf: Shelf) -> None:
+        shelf.disk.fail_next()
+        shelf.replicas.aim(PARTITION, Lead(1))
+        await asyncio.sleep(0.5)
+        assert len(shelf.failures) == 1, "whoever is granted and cannot lead says so"
+
+    story(tell)
+
+
 def test_i27_a_replica_that_is_loading_does_not_answer() -> None:
     async def tell(shelf: Shelf) -> None:
         await shelf.aimed(Lead(1))

@@ -1,8 +1,11 @@
 """This process stands for partitions that nobody leads, and wins them (docs/leadership.md). The
 rules are in `rules`.
 
-Invariant: an epoch begins with a successful compare-and-set, or with a linearizable read that names
-this boot; both are void if a lease was lost between asking and hearing the answer.
+Invariants:
+  * an epoch begins with a successful compare-and-set, or with a linearizable read that names this
+    boot; both are void if a lease was lost between asking and hearing the answer;
+  * of what was won with a replica that may stand no more when the answer is heard, nothing is led:
+    it is resigned (I29).
 """
 
 from __future__ import annotations
@@ -65,17 +68,11 @@ class Standing:
             found, _ = await self._etcd.get(partition_key(partition))
         except EtcdUnavailable:
             return
-        candidate = self._host.candidate(partition)
-        if candidate is None or found is None or lost != self._membership.lost or history.led_epoch:
+        if found is None or lost != self._membership.lost or history.led_epoch:
             return
         state = decode_partition(found.value)
-        fit = candidate.incarnation.hex() in state.isr
         if self._held.names_us(state) and state.epoch > history.left_epoch:
-            if fit and candidate.last_epoch < state.epoch:
-                self._win(partition, history, state, found.mod_revision)
-            else:
-                # The replica was replaced meanwhile: this epoch is not for it.
-                history.left_epoch = state.epoch
+            self._granted(partition, history, state, found.mod_revision)
 
     async def stand(self, standing: Sequence[tuple[PartitionId, Entry]]) -> None:
         """Votes for every replica that may stand."""
@@ -147,8 +144,32 @@ class Standing:
                 # Deleted meanwhile.
                 continue
             if bid.new.epoch > max(history.led_epoch, history.left_epoch):
-                self._win(bid.partition, history, bid.new, result.revision)
+                self._granted(bid.partition, history, bid.new, result.revision)
         return True
+
+    def _granted(
+        self, partition: PartitionId, history: History, state: PartitionState, revision: int
+    ) -> None:
+        """While etcd was asked, a write of the replica may have failed, or damage was found, or it
+        was replaced: then it cannot lead, and those who can may not stand while etcd names us."""
+        candidate = self._host.candidate(partition)
+        can_lead = (
+            candidate is not None
+            and candidate.incarnation.hex() in state.isr
+            and candidate.last_epoch < state.epoch
+        )
+        if can_lead:
+            self._win(partition, history, state, revision)
+            return
+        history.left_epoch = state.epoch
+        self._reporter.event(
+            "elected, and cannot lead any more",
+            level="warning",
+            partition=str(partition),
+            epoch=state.epoch,
+        )
+        # It resigns.
+        self._rounds.call([partition])
 
     def _win(
         self, partition: PartitionId, history: History, state: PartitionState, revision: int
@@ -190,6 +211,9 @@ class Standing:
         if not won:
             raise Unavailable("the partition changed meanwhile, or its leader lives; look again")
         if history.led_epoch != bid.new.epoch:
-            raise UnknownOutcome("this process lost its lease meanwhile; describe the partition")
+            raise UnknownOutcome(
+                "this process lost its lease meanwhile, or its replica cannot lead any more; "
+                "describe the partition"
+            )
         asked.report(self._reporter, epoch=bid.new.epoch, kept_end=kept_end)
         return bid.new.epoch, kept_end

@@ -93,7 +93,7 @@ class Driver:
         self._state = ReplicaState()
         # The one that goes where the target is; None: it is there.
         self._working: asyncio.Task[None] | None = None
-        self._opening = Opening(partition, around, candidate=lambda: self.candidate)
+        self._opening = Opening(partition, around, self._state, candidate=lambda: self.candidate)
         self._log = ReplicaLog(partition, around, open_log=open_log, begin_anew=begin_anew)
         self._epochs = Epochs(
             partition,

@@ -10,7 +10,8 @@ from typing import Final
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.receiving import Installs
-from oncelog_server.runtime.target import Candidate
+from oncelog_server.runtime.replica.state import ReplicaState
+from oncelog_server.runtime.target import Candidate, Lead
 
 # A log that could not be opened, or written, is tried again after so long.
 RETRY_MS: Final = 1_000
@@ -23,12 +24,14 @@ class Opening:
         self,
         partition: PartitionId,
         around: ReplicaEnv,
+        state: ReplicaState,
         *,
         candidate: Callable[[], Candidate | None],
     ) -> None:
         """`candidate`: what an election asks of the replica; None while it may not stand."""
         self._partition = partition
         self._around = around
+        self._state = state
         self._candidate = candidate
         self._next: asyncio.Future[Candidate] | None = None
         # Why it can neither lead nor follow; "": nothing is wrong.
@@ -55,6 +58,9 @@ class Opening:
         except Exception as error:
             self.unusable(error)
             self.failed(error)
+            if isinstance(self._state.target, Lead):
+                # While etcd names this process, no other replica may stand.
+                self._around.failed(self._partition, error)
             await self.pause()
         else:
             self.unfit = ""
