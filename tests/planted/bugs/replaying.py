@@ -292,4 +292,106 @@ BUGS: Final = (
             ): "assert 4 == 0"
         },
     ),
+    Bug(
+        "no-snapshot-while-steps-go-on",
+        "I35: what goes on step by step gives way to a snapshot that is due",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.snapshots:Snapshots._must_give_way",
+                "is_asked_to = self.is_due or",
+                "is_asked_to =",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_snapshotting",
+                "test_i35_what_goes_on_for_days_keeps_no_snapshot_from_being_taken",
+            ): "all of that would be replayed"
+        },
+    ),
+    Bug(
+        "the-next-turn-before-a-snapshot-that-is-due",
+        "I35: nothing is begun beside snapshots while one is to be captured",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.snapshots:Snapshots.save",
+                "self._wanted and (self._captured is not None or not self.is_due)",
+                "self._wanted",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_snapshotting",
+                "test_i35_nothing_else_is_begun_where_a_snapshot_is_due",
+            ): "the next append finds it busy again"
+        },
+    ),
+    Bug(
+        "a-snapshot-that-was-due-is-forgotten",
+        "I35: what was appended counts until a snapshot has it",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.snapshots:Snapshots.capture",
+                "self.is_owed = self.is_owed or self._is_by_steps",
+                "self._bytes_since = self._frames_since = 0",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_snapshotting",
+                "test_i35_a_snapshot_that_was_due_comes_though_nothing_more_is_appended",
+            ): "it was given up"
+        },
+    ),
+    Bug(
+        "a-quiet-partition-forgets-the-snapshot-that-was-due",
+        "I35: a snapshot that is due needs no further append",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.leading:Leadership.report",
+                "self._snapshots.is_due or",
+                "self._snapshots.is_owed or",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_snapshotting",
+                "test_i35_a_snapshot_that_was_due_comes_though_nothing_more_is_appended",
+            ): "it was given up"
+        },
+    ),
+    Bug(
+        "a-stop-waits-for-the-whole-backlog",
+        "I29: a clean stop waits for one step of what goes on for days",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.snapshots:Snapshots.checkpoint",
+                "self._is_stopping = True",
+                "",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_snapshotting",
+                "test_i29_a_clean_stop_waits_for_one_step_of_what_goes_on_for_days",
+            ): "it stops when all is done, or when it is killed"
+        },
+    ),
+    Bug(
+        "no-snapshot-of-a-follower-while-steps-go-on",
+        "I35: what goes on step by step gives way to a snapshot, at followers too",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.follower_snapshots:FollowerSnapshots._must_give_way",
+                "return is_asked_to or self._is_worth_it(self._behind_bytes)",
+                "return is_asked_to",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_follower_snapshots",
+                "test_i35_what_goes_on_for_days_keeps_no_follower_from_its_snapshot",
+            ): "it would replay all of it"
+        },
+    ),
 )

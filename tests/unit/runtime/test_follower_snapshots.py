@@ -116,6 +116,39 @@ def test_i4_what_a_followers_snapshot_leaves_behind_was_shown_to_the_projection(
     story(tell)
 
 
+class Endless:
+    """Something to settle that takes days, as FollowerSnapshots sees it."""
+
+    is_due = is_waiting = True
+
+    async def step(self) -> bool:
+        await asyncio.sleep(1)
+        return True
+
+    def drop(self) -> None: ...
+
+
+@pytest.mark.parametrize("what", ["_turns", "healing"])
+def test_i35_what_goes_on_for_days_keeps_no_follower_from_its_snapshot(what: str) -> None:
+    async def tell(trio: Trio) -> None:
+        one, two, _ = trio.benches
+        await trio.elect(one, 1)
+        await write(one, 20)
+        followed = two.driver._epochs.followership
+        assert followed is not None
+        # Trimming has its turn first.
+        await look(two)
+        setattr(followed._snapshots, what, Endless())
+        await look(two)
+        await write(one)
+        assert saved_offset(two) == 0
+        for _ in range(4):
+            await look(two)
+        assert saved_offset(two) == two.driver.known_high_watermark, "it would replay all of it"
+
+    story(tell)
+
+
 def test_a_snapshot_is_not_written_for_few_frames_and_again_after_as_many() -> None:
     async def tell(trio: Trio) -> None:
         one, two, _ = trio.benches

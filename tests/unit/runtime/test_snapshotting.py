@@ -3,12 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from errno import ENOSPC
 
-from oncelog_server.runtime.replica.snapshots import SNAPSHOT_RETRY_MS
+import pytest
+
+from oncelog_server.runtime.replica.snapshots import FRAME_BYTES_GUESS, SNAPSHOT_RETRY_MS
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.runtime.bench import Bench
 from tests.unit.runtime.counter import Add
+
+STEP_MS = 1_000
+
+
+class Endless:
+    """Something to settle, compact or heal that takes days, as Snapshots sees it."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.settling = bench.leadership.settling
+        self.is_due = self.is_waiting = True
+        self.steps = 0
+
+    async def step(self) -> bool:
+        await asyncio.sleep(STEP_MS / 1000)
+        self.steps += 1
+        return True
+
+    def drop(self) -> None: ...
+
+
+async def goes_on_for_days(bench: Bench, what: str) -> Endless:
+    """Returns in the middle of the first step."""
+    snapshots, endless = bench.leadership._snapshots, Endless(bench)
+    setattr(snapshots, what, endless)
+    bench.driver.report()
+    await asyncio.sleep(0.1)
+    return endless
 
 
 def test_i35_a_snapshot_that_failed_leaves_no_gap_in_the_next_one() -> None:
@@ -53,5 +83,91 @@ def test_i28_a_quiet_partition_writes_another_snapshot_for_one_that_failed() -> 
         saved = bench.driver.journal.load_snapshot()
         assert saved is not None, "only an append brings the next one"
         assert saved[0] == bench.driver.log_end
+
+    run(tell(), loop)
+
+
+@pytest.mark.parametrize("what", ["_turns", "_healing"])
+def test_i35_what_goes_on_for_days_keeps_no_snapshot_from_being_taken(what: str) -> None:
+    """While a topic is settled that was altered, say, or compacted: a replay would take as long."""
+    loop = VirtualTimeLoop()
+
+    async def tell() -> None:
+        bench = Bench(loop, snapshot_every_bytes=100 * FRAME_BYTES_GUESS)
+        await bench.lead()
+        endless = await goes_on_for_days(bench, what)
+        for number in range(300):
+            await bench.driver.submit(Add(number))
+            await asyncio.sleep(0.1)
+            if number % 10 == 0:
+                bench.driver.report()
+        behind = bench.driver.log_end - bench.driver.journal.snapshot_offset
+        assert behind < 130, "all of that would be replayed"
+        assert endless.steps > 20, "it goes on by turns with them"
+
+    run(tell(), loop)
+
+
+def test_i35_nothing_else_is_begun_where_a_snapshot_is_due() -> None:
+    loop = VirtualTimeLoop()
+
+    async def tell() -> None:
+        bench = Bench(loop, snapshot_every_bytes=100 * FRAME_BYTES_GUESS)
+        await bench.lead()
+        endless = await goes_on_for_days(bench, "_turns")
+        await asyncio.gather(*(bench.driver.submit(Add(number)) for number in range(200)))
+        await asyncio.sleep(STEP_MS / 1000)
+        assert endless.steps == 1
+        # As where the HW moves: what was appended before found it busy, and so would what comes.
+        bench.leadership._save()
+        assert bench.leadership._snapshots._saving is None, "the next append finds it busy again"
+        bench.driver.report()
+        await asyncio.sleep(0.1)
+        assert bench.driver.journal.snapshot_offset == bench.driver.log_end
+
+    run(tell(), loop)
+
+
+def test_i35_a_snapshot_that_was_due_comes_though_nothing_more_is_appended() -> None:
+    loop = VirtualTimeLoop()
+
+    async def tell() -> None:
+        bench = Bench(loop, snapshot_every_bytes=100 * FRAME_BYTES_GUESS)
+        await bench.lead()
+
+        async def slow(work: Callable[[], None]) -> None:
+            await asyncio.sleep(1)
+            work()
+
+        bench.offload = slow
+        for _ in range(2):
+            await asyncio.gather(*(bench.driver.submit(Add(number)) for number in range(120)))
+        assert bench.driver.journal.snapshot_offset == 0, "the first one is being written"
+        for _ in range(5):
+            await asyncio.sleep(1)
+            bench.driver.report()
+        assert bench.driver.journal.snapshot_offset == bench.driver.log_end, "it was given up"
+
+    run(tell(), loop)
+
+
+@pytest.mark.parametrize("what", ["_turns", "_healing"])
+def test_i29_a_clean_stop_waits_for_one_step_of_what_goes_on_for_days(what: str) -> None:
+    loop = VirtualTimeLoop()
+
+    async def tell() -> None:
+        bench = Bench(loop)
+        await bench.lead()
+        await bench.driver.submit(Add(1))
+        await goes_on_for_days(bench, what)
+        began_ms = loop.now().monotonic_ms
+        stopping = asyncio.create_task(bench.driver.checkpoint())
+        await asyncio.wait([stopping], timeout=10)
+        assert stopping.done(), "it stops when all is done, or when it is killed"
+        assert loop.now().monotonic_ms - began_ms <= STEP_MS
+        bench.driver.report()
+        await asyncio.sleep(0.1)
+        assert bench.driver.journal.snapshot_offset == bench.driver.log_end
+        assert bench.leadership._snapshots._saving is None, "nothing more is begun"
 
     run(tell(), loop)

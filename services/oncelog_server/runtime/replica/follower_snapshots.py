@@ -111,7 +111,7 @@ class FollowerSnapshots:
 
     def look(self) -> None:
         """About every second."""
-        behind = self._journal.bytes_between(self._journal.snapshot_offset, self._covered())
+        behind = self._behind_bytes
         self._show(behind)
         if self._halt.is_set() or (self._working is not None and not self._working.done()):
             return
@@ -132,9 +132,8 @@ class FollowerSnapshots:
         moves; 0: it has."""
         if self._halt.is_set() or (self._working is not None and not self._working.done()):
             return 0
-        behind = self._journal.bytes_between(self._journal.snapshot_offset, self._covered())
         waits = (
-            self._are_enough(behind)
+            self._are_enough(self._behind_bytes)
             or self._is_uncounted()
             or self.settling.waits_for_snapshot
             or self.trimming.is_due
@@ -143,6 +142,17 @@ class FollowerSnapshots:
             or self._turns.is_waiting
         )
         return 0 if waits else self.healing.rests_ms
+
+    @property
+    def _behind_bytes(self) -> int:
+        """The newest snapshot: who is elected replays so much."""
+        return self._journal.bytes_between(self._journal.snapshot_offset, self._covered())
+
+    @property
+    def _must_give_way(self) -> bool:
+        """What goes on step by step, for hours maybe."""
+        is_asked_to = self._halt.is_set() or self.trimming.is_due
+        return is_asked_to or self._is_worth_it(self._behind_bytes)
 
     def _is_worth_it(self, behind_bytes: int) -> bool:
         is_worth_it = self._are_enough(behind_bytes) or self._is_uncounted()
@@ -220,7 +230,7 @@ class FollowerSnapshots:
         self._has_turn = True
         try:
             while await self._turns.step():
-                if self._halt.is_set() or self.trimming.is_due or self.healing.is_due:
+                if self._must_give_way or self.healing.is_due:
                     return
         finally:
             self._has_turn = False
@@ -229,7 +239,7 @@ class FollowerSnapshots:
         self._has_turn = True
         try:
             while await self.healing.step():
-                if self._halt.is_set() or self.trimming.is_due:
+                if self._must_give_way:
                     return
         finally:
             self._has_turn = False

@@ -490,9 +490,10 @@ class Leadership:
             now_ms=self._around.clock.now().monotonic_ms,
         )
         self._is_shown = self._done_since_ms is not None
-        # A quiet partition, too, writes another one for the snapshot that failed, for one at which
-        # its log could begin, or so that what is readable is settled.
-        if self._snapshots.is_owed or self._could_begin_later() or self._lacks_snapshot():
+        # A quiet partition, too, writes another one for the snapshot that failed, or was due while
+        # something else was under way, for one at which its log could begin, or so that what is
+        # readable is settled.
+        if self._snapshots.is_due or self._could_begin_later() or self._lacks_snapshot():
             self.capture_snapshot()
         self._snapshots.save(hw)
 

@@ -9,7 +9,9 @@ none that one was only to bring there.
 
 Slots go to the disk with each snapshot, and by themselves where many are held. By turns with both,
 what is in front of the log goes (`trimming`), what is readable is settled (`settling`), and what is
-superseded of that is taken out (`compacting`). It is looked at, and healed (`healing`).
+superseded of that is taken out (`compacting`). It is looked at, and healed (`healing`). What of
+that goes on step by step, for hours maybe, ends with a step where a snapshot is due, or the process
+stops.
 
 Invariants: a snapshot holds only what is below the HW when it is written, and stands only when the
 slots of all before it are durable; one at a time, and one of an epoch that is over is never written
@@ -64,9 +66,13 @@ class Snapshots:
         self._every_bytes = around.snapshot_every_bytes
         self._bytes_since = self._frames_since = 0
         self._captured: tuple[int, Snapshot] | None = None
-        # One failed, and none has been captured since.
+        # One failed, or was asked for while steps were under way, and none has been captured since.
         self.is_owed = False
         self._saving: asyncio.Task[None] | None = None
+        # That is one step after the other, and ends with the next one where a snapshot is due.
+        self._is_by_steps = False
+        # Nothing more is begun.
+        self._is_stopping = False
         # Not before this moment is one that failed tried again.
         self._save_after_ms = 0
         # False: the leadership is over.
@@ -101,12 +107,16 @@ class Snapshots:
 
     def capture(self, machine: Machine[Any, Any, Any]) -> None:
         """The state as of the log end; written when the HW has passed it. One that waits stays: it
-        will be written sooner."""
+        will be written sooner. Where something is under way, the next call does it."""
+        if not self._wanted or self._captured is not None:
+            return
+        if self._saving is not None:
+            self.is_owed = self.is_owed or self._is_by_steps
+            return
         self._bytes_since = self._frames_since = 0
-        if self._captured is None and self._saving is None and self._wanted:
-            self.is_owed = False
-            taken = self._taken(machine, time_ms=self._journal.last_time_ms)
-            self._captured = (self._journal.log_end, taken)
+        self.is_owed = False
+        taken = self._taken(machine, time_ms=self._journal.last_time_ms)
+        self._captured = (self._journal.log_end, taken)
 
     def _taken(self, machine: Machine[Any, Any, Any], *, time_ms: int) -> Snapshot:
         """`time_ms`: of the last frame that it applied. Not while one is being written: which rows
@@ -119,25 +129,32 @@ class Snapshots:
     def save(self, high_watermark: int) -> None:
         """Begins to write what was captured, where the HW has passed it, or slots where many are
         held. Called whenever the HW moves, and about every second."""
-        if self._saving is not None or self._now_ms() < self._save_after_ms:
+        if self._saving is not None or self._is_stopping or self._now_ms() < self._save_after_ms:
             return
         if self._captured is not None and self._captured[0] <= high_watermark:
             (offset, snapshot), self._captured = self._captured, None
             self._saving = asyncio.get_running_loop().create_task(self._write(offset, snapshot))
         elif self._journal.slots.held >= SLOTS_WORTH_A_FLUSH:
             self._saving = asyncio.get_running_loop().create_task(self._flush_slots())
-        elif self._wanted and self._trimming.is_due:
+        elif self._wanted and (self._captured is not None or not self.is_due):
+            self._take_turn()
+
+    def _take_turn(self) -> None:
+        """Of what is done beside snapshots. Not while one is to be captured: the next append does
+        that, or the next second, and would find something under way again."""
+        if self._trimming.is_due:
             self._saving = asyncio.get_running_loop().create_task(self._trim())
-        elif self._wanted and self._healing.is_due:
+        elif self._healing.is_due:
             self._saving = asyncio.get_running_loop().create_task(self._heal())
-        elif self._wanted and self._turns.is_due:
+        elif self._turns.is_due:
             self._saving = asyncio.get_running_loop().create_task(self._settle())
         else:
             self.scrub()
 
     def scrub(self) -> None:
         """About every second, or more seldom: where nothing else is to be done."""
-        if self._saving is None and self._wanted and self._healing.is_scrub_due:
+        may_begin = self._saving is None and self._wanted and not self._is_stopping
+        if may_begin and self._healing.is_scrub_due:
             self._saving = asyncio.get_running_loop().create_task(self._scrub())
 
     async def make_room_for_slots(self) -> None:
@@ -158,13 +175,14 @@ class Snapshots:
     def are_waiting(self) -> bool:
         """Something is to be written, or is being written."""
         held = self._journal.slots.held >= SLOTS_WORTH_A_FLUSH
-        return self.is_owed or self._captured is not None or self._saving is not None or held
+        return self.is_due or self._captured is not None or self._saving is not None or held
 
     async def checkpoint(
         self, machine: Machine[Any, Any, Any] | None, high_watermark: int, *, worth_bytes: int
     ) -> None:
         """At a clean stop: all that is durable, so the next start replays little. `machine` is None
         where this replica does not answer."""
+        self._is_stopping = True
         await self.ended()
         captured, self._captured = self._captured, None
         if machine is None or not self._wanted:
@@ -208,22 +226,30 @@ class Snapshots:
 
     async def _settle(self) -> None:
         """Step by step, as long as nothing else waits for its turn."""
+        self._is_by_steps = True
         try:
             while await self._turns.step():
-                if self._captured is not None or self._trimming.is_due or not self._wanted:
-                    return
-                if self._healing.is_due:
+                if self._must_give_way or self._trimming.is_due or self._healing.is_due:
                     return
         finally:
+            self._is_by_steps = False
             self._saving = None
 
     async def _heal(self) -> None:
+        self._is_by_steps = True
         try:
             while await self._healing.step():
-                if self._captured is not None or not self._wanted:
+                if self._must_give_way:
                     return
         finally:
+            self._is_by_steps = False
             self._saving = None
+
+    @property
+    def _must_give_way(self) -> bool:
+        """What goes on step by step: to a snapshot, to a stop, to the end of the leadership."""
+        is_asked_to = self.is_due or self._captured is not None
+        return is_asked_to or self._is_stopping or not self._wanted
 
     async def _scrub(self) -> None:
         try:
