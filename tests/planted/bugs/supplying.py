@@ -167,8 +167,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.replica.driver:Driver._is_in_a_thread",
-                "return self._state.is_leaving or is_cut",
-                "return self._state.is_leaving or (is_cut and not is_cut)",
+                "self._state.is_damaged or is_cut",
+                "self._state.is_damaged or (is_cut and not is_cut)",
             ),
         ),
         {
@@ -299,6 +299,23 @@ BUGS: Final = (
                 "rpc/test_followers_rights",
                 "test_i5_the_run_of_a_node_before_is_not_heard_beside_the_next_one",
             ): "both are heard"
+        },
+    ),
+    Bug(
+        "noted-while-a-damaged-log-is-closed",
+        "I26: nobody writes the files of a log beside the thread that closes it",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.driver:Driver._is_in_a_thread",
+                "self._state.is_damaged or ",
+                "",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_replicas",
+                "test_nothing_is_noted_beside_the_thread_that_closes_the_log",
+            ): "two threads write its files"
         },
     ),
 )

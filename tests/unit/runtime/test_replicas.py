@@ -23,7 +23,14 @@ from oncelog_server.runtime.storage.damage import JournalDamaged
 from oncelog_server.runtime.storage.port import Write
 from oncelog_server.runtime.storage.tail import TailBudget
 from oncelog_server.runtime.target import Close, Lead, Leave, StandBy, Target
-from oncelogpb.errors import Loading, NotLeader, Unavailable, UnknownOutcome, UnknownPartition
+from oncelogpb.errors import (
+    CorruptLog,
+    Loading,
+    NotLeader,
+    Unavailable,
+    UnknownOutcome,
+    UnknownPartition,
+)
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.runtime.bench import Bench
 from tests.unit.runtime.counter import Add, Quiet
@@ -326,7 +333,8 @@ def test_a_write_that_fails_while_the_process_stops_does_not_open_the_log_again(
     story(tell)
 
 
-def test_nothing_is_noted_beside_the_thread_that_closes_the_log() -> None:
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_nothing_is_noted_beside_the_thread_that_closes_the_log(is_damaged: bool) -> None:
     async def tell(shelf: Shelf) -> None:
         await shelf.granted(1)
         journal = shelf.replica.journal
@@ -341,8 +349,14 @@ def test_nothing_is_noted_beside_the_thread_that_closes_the_log() -> None:
 
         shelf.offload = beside
         journal.note_synced_end = note  # type: ignore[method-assign]
-        await shelf.aimed(Leave())
-        assert not shelf.fatal
+        if is_damaged:
+            # And its directory moves to `orphans/`, with files that a commit would write.
+            shelf.replica._found_damage(CorruptLog("as told"))
+            await shelf.replica.settled()
+            assert shelf.replica.journal is not journal, "it begins anew"
+        else:
+            await shelf.aimed(Leave())
+        assert not shelf.fatal, str(shelf.fatal)
 
     story(tell)
 

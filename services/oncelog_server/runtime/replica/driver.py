@@ -530,11 +530,12 @@ class Driver:
             self._epochs.led.report()
 
     def _is_in_a_thread(self) -> bool:
-        """Who leaves notes what is synced when its log is closed, in a thread; one that is cut is
-        what the thread makes of it, and a commit beside that would say what it was."""
+        """Who leaves, or gives its log up for damage, notes what is synced when that is closed, in
+        a thread, and then its directory may move; one that is cut is what the thread makes of it,
+        and a commit beside that would say what it was."""
         followership = self._epochs.followership
         is_cut = followership is not None and followership.is_cutting
-        return self._state.is_leaving or is_cut
+        return self._state.is_leaving or self._state.is_damaged or is_cut
 
     def advanced(self) -> Awaitable[None]:
         """See the Replica port."""
