@@ -366,4 +366,21 @@ BUGS: Final = (
         ),
         {_receiving("test_one_replica_of_a_process_receives_at_a_time"): "== []"},
     ),
+    Bug(
+        "acknowledged-while-a-thread-gives-up-the-log",
+        "I25: what is acknowledged counts for the name under which the dialog began",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.followership:Followership._give_sign_of_life",
+                " and not self.is_cutting",
+                "",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_receiving",
+                "test_i25_nothing_is_acknowledged_while_a_thread_gives_up_the_log",
+            ): "under its old name"
+        },
+    ),
 )

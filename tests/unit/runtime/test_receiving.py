@@ -14,7 +14,7 @@ from oncelog_server.core.frame import At
 from oncelog_server.core.ids import BootId, JournalOffset, LeaderEpoch
 from oncelog_server.core.ports import Address, Slots
 from oncelog_server.runtime.replica import receiving
-from oncelog_server.runtime.replica.dialog import Told
+from oncelog_server.runtime.replica.dialog import Said, Told
 from oncelog_server.runtime.replica.follower import SendSnapshot
 from oncelog_server.runtime.replica.receiving import PART_ATTEMPTS_MAX, RECEIVE_PAUSE_MS_MAX
 from oncelog_server.runtime.replica.state import Stage
@@ -141,6 +141,35 @@ def test_i25_who_had_frames_gives_up_its_log_under_another_name() -> None:
         require_same(one, three)
         assert three.journal.incarnation != name
         assert await one.driver.submit(Add(7)) == TOTAL + 7
+
+    story(tell)
+
+
+def test_i25_nothing_is_acknowledged_while_a_thread_gives_up_the_log() -> None:
+    """Its end moves before the leader hears of its new name."""
+
+    async def tell(trio: Trio) -> None:
+        one, two, three = trio.benches
+        await trio.elect(two, 1, followers=0)
+        three.driver.aim(follow(two))
+        await asyncio.sleep(1)
+        two.depose()
+        await trio.elect(one, 3, followers=0)
+        said: list[list[Said]] = []
+
+        async def slow(work: Callable[[], None]) -> None:
+            before = three.journal.log_end
+            work()
+            if three.journal.log_end >= BEGINS_AT > before:
+                said.append([])
+                wires_of(trio, three)[-1].say = said[-1].append  # type: ignore[method-assign]
+                await asyncio.sleep(3)
+
+        three.offload = slow
+        three.driver.aim(follow(one))
+        await asyncio.sleep(10)
+        assert said == [[]], f"under its old name: {said}"
+        require_same(one, three)
 
     story(tell)
 

@@ -412,7 +412,8 @@ class Followership:
             self._give_signs_of_life()
 
     def _give_sign_of_life(self) -> None:
-        if self._following.phase is Phase.COPYING:
+        if self._following.phase is Phase.COPYING and not self.is_cutting:
+            # A log that begins anew has another name, which the leader does not hear of yet.
             self._say(self._following.acknowledge())
         self._show(following=1, missing=self._following.missing)
         if self.rests_ms:
