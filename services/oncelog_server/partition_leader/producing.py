@@ -181,7 +181,11 @@ class Producing:
             # In the turn in which the batches are decided: nobody comes between.
             claim = self._claims.hold(replica.machine, source, call)
             machine = replica.machine
-            reply = replica.submit(Produce(tuple(item.frame for item in judged), unfit))
+            try:
+                reply = replica.submit(Produce(tuple(item.frame for item in judged), unfit))
+            except OncelogError:
+                self._claims.settle(machine, claim, placed=0)
+                raise
         except OncelogError as refusal:
             for item in judged:
                 verdicts[item.place] = refusal

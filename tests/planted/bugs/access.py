@@ -285,4 +285,21 @@ BUGS: Final = (
             ): "4000 <=",
         },
     ),
+    Bug(
+        "claimed-by-what-was-refused-before-it-was-decided",
+        "ADR 28: a batch that is refused for another reason claims nothing",
+        (
+            Edit(
+                "oncelog_server.partition_leader.producing:Producing._submit",
+                "self._claims.settle(machine, claim, placed=0)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "partition_leader/test_claims",
+                "test_what_was_refused_before_it_was_decided_claims_nothing",
+            ): "PERMISSION_DENIED"
+        },
+    ),
 )

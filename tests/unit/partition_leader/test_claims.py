@@ -15,7 +15,7 @@ from oncelog_server.partition_leader import claims as claims_module
 from oncelog_server.partition_leader.claims import Claims, Source
 from oncelog_server.partition_leader.service import PartitionLeaderService
 from oncelogpb import errors
-from oncelogpb.errors import OncelogError, PermissionDenied
+from oncelogpb.errors import NotEnoughReplicas, OncelogError, PermissionDenied
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from tests.unit.partition_leader.fakes import FakeCall, World
 from tests.unit.partition_leader.messages import batch, plain, send
@@ -69,6 +69,25 @@ def test_what_was_never_taken_claims_nothing() -> None:
         session = Session()
         gap = plain(batch([b"x"], sequence=7))
         assert await session.reasons(gap, MALLORY) == ["UNKNOWN_PRODUCER"]
+        assert await session.reasons(plain(batch([b"0"])), ALICE) == ["ok"]
+
+    asyncio.run(story())
+
+
+def test_what_was_refused_before_it_was_decided_claims_nothing() -> None:
+    """A leader that has too few in sync: whoever knows the owner's names would hold them."""
+
+    async def story() -> None:
+        session = Session()
+        replica = session.world.first
+        submit = replica.submit
+
+        def refuses(command: Any) -> Any:
+            raise NotEnoughReplicas("too few are in sync")
+
+        replica.submit = refuses  # type: ignore[method-assign]
+        assert await session.reasons(plain(batch([b"x"])), MALLORY) == ["NOT_ENOUGH_REPLICAS"]
+        replica.submit = submit  # type: ignore[method-assign]
         assert await session.reasons(plain(batch([b"0"])), ALICE) == ["ok"]
 
     asyncio.run(story())
