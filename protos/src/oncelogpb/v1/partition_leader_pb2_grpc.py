@@ -205,7 +205,8 @@ class PartitionLeaderServicer(object):
         """Ends a damaged part (see DAMAGED), for operators.
 
         To: the leader of the partition.
-        Repeated: by tx_id: a repeat of what was done is TRANSACTION_ENDED.
+        Repeated: harmless: the same action is answered again with the count of the first time. Another action
+        is TRANSACTION_ENDED: what was done is final.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

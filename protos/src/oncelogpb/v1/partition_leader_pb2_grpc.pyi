@@ -123,7 +123,8 @@ class PartitionLeaderStub:
     """Ends a damaged part (see DAMAGED), for operators.
 
     To: the leader of the partition.
-    Repeated: by tx_id: a repeat of what was done is TRANSACTION_ENDED.
+    Repeated: harmless: the same action is answered again with the count of the first time. Another action
+    is TRANSACTION_ENDED: what was done is final.
     """
 
     TruncatePartition: grpc.UnaryUnaryMultiCallable[
@@ -264,7 +265,8 @@ class PartitionLeaderAsyncStub:
     """Ends a damaged part (see DAMAGED), for operators.
 
     To: the leader of the partition.
-    Repeated: by tx_id: a repeat of what was done is TRANSACTION_ENDED.
+    Repeated: harmless: the same action is answered again with the count of the first time. Another action
+    is TRANSACTION_ENDED: what was done is final.
     """
 
     TruncatePartition: grpc.aio.UnaryUnaryMultiCallable[
@@ -425,7 +427,8 @@ class PartitionLeaderServicer(metaclass=abc.ABCMeta):
         """Ends a damaged part (see DAMAGED), for operators.
 
         To: the leader of the partition.
-        Repeated: by tx_id: a repeat of what was done is TRANSACTION_ENDED.
+        Repeated: harmless: the same action is answered again with the count of the first time. Another action
+        is TRANSACTION_ENDED: what was done is final.
         """
 
     @abc.abstractmethod
