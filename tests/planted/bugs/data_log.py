@@ -17,6 +17,43 @@ def _rot(test: str) -> str:
 
 BUGS: Final = (
     Bug(
+        "data-note-in-the-page-cache-believed",
+        "I25: nothing rests on a note that only the page cache holds",
+        (Edit(f"{STORAGE}.data_recovery:recover_data", "note.make_durable()", "pass"),),
+        {
+            unit(
+                "storage/test_data_note", "test_i25_what_is_taken_out_rests_on_a_durable_note"
+            ): "what was taken out is noted",
+        },
+    ),
+    Bug(
+        "data-note-taken-for-one-that-only-grows",
+        "I25: nothing rests on a note that only the page cache holds",
+        (
+            Edit(
+                f"{STORAGE}.data_note:_is_only_more",
+                "return newer == grown and end >= older.settled_end",
+                "return end >= older.settled_end",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_data_note", "test_i25_what_a_note_gives_up_goes_after_it_is_durable"
+            ): IS_THERE,
+        },
+    ),
+    Bug(
+        "data-note-written-over-the-durable-one",
+        "a torn note leaves the last durable one",
+        (Edit(f"{STORAGE}.data_note:DataNoteFile.make_durable", "self._sequence += 1", "pass"),),
+        {
+            unit(
+                "storage/test_data_note",
+                "test_a_start_writes_no_note_of_what_is_found_without_it",
+            ): "the one that was in doubt",
+        },
+    ),
+    Bug(
         "data-block-crc-not-checked",
         "I26: a block is what was written, or is refused",
         (

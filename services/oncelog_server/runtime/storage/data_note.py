@@ -24,7 +24,8 @@ written.
 Invariants:
   * what it says is synced before it says so;
   * a note goes to the slot that does not hold the last durable one, so a torn one leaves that one;
-    one that failed is followed by another in the same slot;
+    one that failed is followed by another in the same slot, and so is one that a start has found
+    and not written again;
   * it is lowered, durably, before anything that it speaks of is cut.
 """
 
@@ -91,8 +92,10 @@ class DataNoteFile:
         self._path = f"{directory}/{SETTLED_FILE}"
         # Of the last note that is durable.
         self._sequence = 0
-        # None: there is none that is intact.
+        # None: there is none that is intact. `make_durable` is for one that was found.
         self.kept: DataNote | None = None
+        # What the other slot says.
+        self._other: DataNote | None = None
         if disk.exists(self._path):
             self._load()
 
@@ -105,26 +108,52 @@ class DataNoteFile:
             file.close()
         for slot in slots:
             found = decode_note(slot)
-            if found is not None and (self.kept is None or found[0] > self._sequence):
-                self._sequence, self.kept = found
+            if found is None:
+                continue
+            sequence, other = found
+            if self.kept is None or sequence > self._sequence:
+                self._sequence, self.kept, other = sequence, other, self.kept
+            self._other = other
         if not is_readable:
             # One slot may still say something; until it is written, a crash finds a lost note.
             set_aside(self._disk, self._path)
             if self.kept is not None:
                 self.save_in_both(self.kept)
 
+    def make_durable(self) -> None:
+        """Before anything rests on what was found, which only the page cache may hold. Of a start
+        that finds more in the same file than the other slot says nothing is written: that is found
+        again by whoever reads the other one."""
+        if self.kept is None:
+            return
+        if self._other is None or not _is_only_more(self.kept, self._other):
+            self._write(self._sequence, self.kept)
+            return
+        # The other one is durable, so the next note goes to this slot.
+        self._sequence += 1
+
     def save(self, settled: DataNote) -> None:
         """Durably."""
         sequence = self._sequence + 1
+        self._write(sequence, settled)
+        self._sequence, self.kept, self._other = sequence, settled, self.kept
+
+    def _write(self, sequence: int, settled: DataNote) -> None:
         at = SLOT_SPACING_BYTES * (sequence % 2)
         file: File = self._disk.open(self._path, create=True)
         try:
             self._disk.write_and_sync(file, at, encode_note(sequence, settled))
         finally:
             file.close()
-        self._sequence, self.kept = sequence, settled
 
     def save_in_both(self, settled: DataNote) -> None:
         """Durably, whichever slot rots."""
         self.save(settled)
         self.save(settled)
+
+
+def _is_only_more(newer: DataNote, older: DataNote) -> bool:
+    """As many blocks of the same file, or more."""
+    end, at, position = newer.settled_end, newer.settled_at, newer.position
+    grown = older._replace(settled_end=end, settled_at=at, position=position)
+    return newer == grown and end >= older.settled_end

@@ -5,6 +5,8 @@ Invariants:
     so, and the next block begins a new file;
   * intact blocks beyond the note stay, written anew for they may stand in the page cache alone; but
     not behind a cut (`beyond_goes`). All else that stands there goes;
+  * what is found in the note is durable before anything rests on it: a process that was killed may
+    have left it in the page cache alone;
   * a note that is lost is made again from the files: nobody can tell any more what was promised, so
     nothing that is in them goes. Of the last one counts all up to its last intact block. Nor can
     anybody tell what was taken out of them, or by which state that was,
@@ -63,6 +65,7 @@ def recover_data(disk: Disk, directory: str) -> RecoveredData:
         settled, files = _without_note(files)
         note.save(settled)
         return RecoveredData(note, settled, tuple(files))
+    note.make_durable()
     said = note.kept
     sealed = [file for file in files if file.base < said.base]
     beyond = [file for file in files if file.base >= said.base]
