@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final
 
-from oncelog_server.coordinator import describe
+from oncelog_server.coordinator import describe, wire
 from oncelog_server.coordinator.access import transaction_need
 from oncelog_server.coordinator.ended_transactions import state_of
 from oncelog_server.coordinator.ports import CoordinatorEnv, CoordinatorReplica
@@ -64,6 +64,7 @@ class Listing:
     ) -> pb.ListTransactionsReply:
         """Of what the caller may see. Raises NotLeader where a partition was lost meanwhile: asked
         again, it is whole."""
+        wire.require_states(request)
         page = _Page(min(request.limit or LISTED_DEFAULT, LISTED_MAX))
         for replica in self._replicas(request):
             await self._look_through(replica, request, call, page)

@@ -40,7 +40,7 @@ from oncelog_server.core.ids import (
     TopicId,
     TxId,
 )
-from oncelog_server.core.wire import partition_id, partition_message
+from oncelog_server.core.wire import partition_id, partition_message, require_known
 from oncelogpb.errors import (
     InvalidArgument,
     ManifestMismatch,
@@ -54,6 +54,8 @@ from oncelogpb.v1 import types_pb2 as types
 NAME_BYTES_MAX: Final = 255
 SCOPE_BYTES_MAX: Final = 255
 UUID_BYTES: Final = 16
+_WAITS: Final = frozenset(types.Wait.values())
+_STATES: Final = frozenset(types.TransactionState.values())
 
 # ------------------------------------------------------------------------------------- requests
 
@@ -86,6 +88,7 @@ def begin_transaction(
 def commit_transaction(
     request: pb.CommitTransactionRequest, config: CoordinatorConfig
 ) -> CommitTransaction:
+    require_known("wait", request.wait, _WAITS)
     producer = identity(request.producer)
     following = request.begin_next if request.HasField("begin_next") else None
     return CommitTransaction(
@@ -123,6 +126,7 @@ def abort_transaction(
 def transact(request: pb.TransactRequest) -> Transact:
     """Without a look at what is in the batches, how large they are, nor whether their topics exist
     (`fitness`)."""
+    require_known("wait", request.wait, _WAITS)
     if request.request_number < 1:
         _invalid("request_number", "request numbers begin at 1")
     offsets = None
@@ -143,6 +147,12 @@ def transact(request: pb.TransactRequest) -> Transact:
         _commit_seq(request),
         chain_first=request.chain_first,
     )
+
+
+def require_states(request: pb.ListTransactionsRequest) -> None:
+    """Raises InvalidArgument."""
+    for state in request.states:
+        require_known("states", state, _STATES)
 
 
 def find_one_shot(request: pb.GetTransactionRequest) -> FindOneShot:

@@ -1,7 +1,8 @@
-"""Partitions on the wire: what every role says and hears alike. PURE."""
+"""Partitions, and values of enums, on the wire: what every role says and hears alike. PURE."""
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Final
 
 from oncelog_server.core.ids import PartitionId, TopicId
@@ -20,6 +21,13 @@ def partition_id(message: types_pb2.Partition, field: str = "partition.topic_id"
             field=field,
         )
     return PartitionId(TopicId(message.topic_id), message.number)
+
+
+def require_known(field: str, number: int, known: Container[int]) -> None:
+    """Raises InvalidArgument for a value of an enum that a later version may have: its caller must
+    not believe that he was given what he asked for."""
+    if number not in known:
+        raise InvalidArgument(f"{field} {number} is not known here", field=field)
 
 
 def partition_message(partition: PartitionId) -> types_pb2.Partition:

@@ -90,6 +90,7 @@ class Fetching:
         self._subscriptions = 0
 
     async def fetch(self, request: pb.FetchRequest, call: Call) -> bulk.Encoded:
+        wire.require_reading(request)
         cursors = self._cursors(request.partitions, call)
         budget = min(request.max_bytes or self._config.fetch_bytes, self._config.fetch_bytes_max)
         wait_ms = min(
@@ -128,6 +129,7 @@ class Fetching:
         """Ends when every partition has failed, with the error of the last one; each is told its
         own once, before. It never ends without an error: who looks at the end alone must not take
         it for the end of the data."""
+        wire.require_reading(request)
         following = self._cursors(request.partitions, call)
         budget = min(
             request.max_bytes or self._config.subscribe_bytes, self._config.fetch_bytes_max

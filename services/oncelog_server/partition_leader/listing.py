@@ -53,6 +53,7 @@ class Listing:
 
     async def list_offsets(self, request: pb.ListOffsetsRequest, call: Call) -> pb.ListOffsetsReply:
         most = self._config.items_per_call_max
+        wire.require_isolation(request.isolation)
         wire.require_few("queries", len(request.queries), "items_per_call_max", most)
         return pb.ListOffsetsReply(
             offsets=[

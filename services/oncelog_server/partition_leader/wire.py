@@ -12,7 +12,7 @@ from oncelog_server.core.ids import (
     is_plain,
 )
 from oncelog_server.core.roles import PARTITION_LEADER, role_of
-from oncelog_server.core.wire import partition_id
+from oncelog_server.core.wire import partition_id, require_known
 from oncelog_server.partition_leader.commands import Placed, Resolution, Resolve
 from oncelogpb.errors import InvalidArgument, OncelogError, TooLarge, to_status
 from oncelogpb.ids import show_id
@@ -23,6 +23,8 @@ _RESOLUTIONS: Final = {
     pb.ResolveTransactionRequest.ACTION_DROP: Resolution.DROP,
     pb.ResolveTransactionRequest.ACTION_EXPOSE: Resolution.EXPOSE,
 }
+_ISOLATIONS: Final = frozenset(pb.Isolation.values())
+_FORMATS: Final = frozenset(pb.Format.values())
 
 
 def require_few(what: str, count: int, limit: str, maximum: int) -> None:
@@ -46,6 +48,20 @@ def topic_partition(message: types_pb2.Partition) -> PartitionId:
             field="partition.topic_id",
         )
     return partition
+
+
+# ----------------------------------------------------------------------------------------- read
+
+
+def require_reading(request: pb.FetchRequest | pb.SubscribeRequest) -> None:
+    """Raises InvalidArgument."""
+    require_isolation(request.isolation)
+    require_known("format", request.format, _FORMATS)
+
+
+def require_isolation(isolation: int) -> None:
+    """Raises InvalidArgument."""
+    require_known("isolation", isolation, _ISOLATIONS)
 
 
 # -------------------------------------------------------------------------------------- produce

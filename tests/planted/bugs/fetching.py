@@ -8,6 +8,40 @@ from tests.planted.planting import Bug, Edit, story, unit
 
 BUGS: Final = (
     Bug(
+        "unknown-ways-to-read",
+        "what a service does not know is refused, never taken for something else",
+        (
+            Edit(
+                "oncelog_server.partition_leader.wire:require_isolation",
+                'require_known("isolation", isolation, _ISOLATIONS)',
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "partition_leader/test_unknown_values",
+                "test_a_way_to_read_that_is_not_known_here_is_refused",
+            ): "DID NOT RAISE InvalidArgument",
+        },
+    ),
+    Bug(
+        "unknown-waits",
+        "what a service does not know is refused, never taken for less",
+        (
+            Edit(
+                "oncelog_server.coordinator.wire:commit_transaction",
+                '    require_known("wait", request.wait, _WAITS)\n',
+                "",
+            ),
+        ),
+        {
+            unit(
+                "coordinator/test_unknown_values",
+                "test_what_is_not_known_here_is_refused_and_not_taken_for_less",
+            ): "DID NOT RAISE InvalidArgument",
+        },
+    ),
+    Bug(
         "advance-missed-during-read",
         "I27: a long poll is woken by whatever becomes durable after its read began",
         (
