@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from oncelog_server.cli.output import error_console
+from oncelog_server.core.printable import printable, printable_lines
 
 # A command's help needs nothing of them.
 if TYPE_CHECKING:
@@ -111,9 +112,10 @@ class Refused(click.ClickException):
         from rich.markup import escape
 
         console = error_console()
-        console.print(f"[bold red]{self.error.reason}[/] {escape(self.message)}", highlight=False)
+        said = escape(printable_lines(self.message))
+        console.print(f"[bold red]{self.error.reason}[/] {said}", highlight=False)
         for name, value in sorted(self.error.metadata.items()):
-            console.print(f"  {name}: {escape(value)}", highlight=False)
+            console.print(f"  {name}: {escape(printable(value))}", highlight=False)
         console.print(self.cause or advice(self.error), highlight=False, markup=False)
 
 

@@ -14,6 +14,7 @@ from oncelog_server.cli.output import print_json, print_table, show_age, show_ti
 from oncelog_server.cli.places import Place
 from oncelog_server.cli.resetting import reset_offsets
 from oncelog_server.cli.session import Session, connected
+from oncelog_server.core.printable import printable
 from oncelogpb.ids import show_id
 
 if TYPE_CHECKING:
@@ -110,7 +111,8 @@ def describe(session: Session, group: str) -> None:
         click.echo()
         _print_last_commits(session, found.last_commits)
     for claim in found.claims:
-        click.echo(f"\n{claim.holder} commits for this group alone, and keeps members out of it.")
+        holder = printable(claim.holder)
+        click.echo(f"\n{holder} commits for this group alone, and keeps members out of it.")
     for topic in found.outgrown:
         shared = f"the first {topic.shared_out}" if topic.shared_out else "none of them"
         click.echo(

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from oncelog_server.core.printable import printable_lines
+
 # Rich is imported where it is used: a command's help needs nothing of it.
 if TYPE_CHECKING:
     from rich.console import Console
@@ -68,7 +70,7 @@ def print_table(
     columns = [columns[place] for place in kept]
     shown = [[row[place] for place in kept] for row in shown]
     numeric = [all(isinstance(row[index], int) for row in shown) for index in range(len(columns))]
-    cells = [["-" if cell is None else str(cell) for cell in row] for row in shown]
+    cells = [["-" if cell is None else printable_lines(str(cell)) for cell in row] for row in shown]
     if len(cells) > STYLED_ROWS_MAX:
         click.echo("\n".join(_aligned([list(columns), *cells], numeric)))
     else:
@@ -112,7 +114,8 @@ def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in fields:
-        table.add_row(name, escape("-" if value in (None, "") else str(value)))
+        shown = "-" if value in (None, "") else printable_lines(str(value))
+        table.add_row(name, escape(shown))
     console().print(table)
 
 

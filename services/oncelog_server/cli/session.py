@@ -14,6 +14,7 @@ from oncelog_server.cli import interrupts, output
 from oncelog_server.cli.connection import Connection, connection_options
 from oncelog_server.cli.direct import Direct
 from oncelog_server.cli.failures import ETCD_AWAY, UNREACHABLE_REASONS, Refused
+from oncelog_server.core.printable import printable_lines
 
 # The client takes half a second to import: who asks for help does not wait for it.
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class Session:
     def say(self, text: str) -> None:
         """A remark for people; nothing with --json."""
         if not self.as_json:
-            output.error_console().print(text, markup=False)
+            output.error_console().print(printable_lines(text), markup=False)
 
     def close(self) -> None:
         if self._protocol is not None:

@@ -349,4 +349,36 @@ BUGS: Final = (
             ): "== [0, 0, 0]"
         },
     ),
+    Bug(
+        "escapes-of-others-in-tables",
+        "what others have named does not write elsewhere on an operator's terminal",
+        (
+            Edit(
+                "oncelog_server.cli.output:print_table",
+                "printable_lines(str(cell))",
+                "str(cell)",
+            ),
+        ),
+        {
+            unit(
+                "cli/test_output", "test_names_of_others_write_nowhere_else_on_a_terminal"
+            ): "assert False",
+        },
+    ),
+    Bug(
+        "escapes-of-others-in-logs",
+        "what others have named does not write elsewhere on an operator's terminal",
+        (
+            Edit(
+                "oncelog_server.runtime.observe.logs:_on_one_line",
+                'return printable(text.rstrip("\\n"))',
+                'return text.rstrip("\\n").replace("\\n", "\\\\n")',
+            ),
+        ),
+        {
+            unit(
+                "observe/test_logs", "test_names_of_others_write_nowhere_else_on_a_terminal"
+            ): "isprintable",
+        },
+    ),
 )

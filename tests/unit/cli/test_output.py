@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.table import Table
 
-from oncelog_server.cli.output import STYLED_ROWS_MAX, print_table
+from oncelog_server.cli.output import STYLED_ROWS_MAX, print_fields, print_table
 
 COLUMNS = ["GROUP", "PARTITIONS", "LAST COMMIT"]
 CELLS: list[list[Any]] = [
@@ -37,6 +37,22 @@ def test_a_long_table_has_one_line_per_row(capsys: pytest.CaptureFixture[str]) -
     print_table(["METADATA", "OFFSET"], rows, empty="")
     lines = capsys.readouterr().out.splitlines()
     assert lines == ["METADATA  OFFSET", *["a b c          1"] * len(rows)]
+
+
+ESCAPED = r"a\x1b[2J\x9b\u202eb"
+
+
+@pytest.mark.parametrize("rows", [1, STYLED_ROWS_MAX + 1])
+def test_names_of_others_write_nowhere_else_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], rows: int
+) -> None:
+    """An ESC in a group's name came to the terminal of the operator who listed groups."""
+    name = "a\x1b[2J\x9b\u202eb"
+    print_table(["GROUP", "MEMBERS"], [[name, 1]] * rows, empty="")
+    print_fields([("holder", f"{name}\n{name}")])
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.isprintable() for line in lines)
+    assert sum(ESCAPED in line for line in lines) == rows + 2
 
 
 def test_an_empty_table_says_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,6 +25,16 @@ def test_one_event_is_one_line_and_a_tx_id_is_hex(form: Any) -> None:
     assert "exposed" in line
 
 
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_names_of_others_write_nowhere_else_on_a_terminal(form: Any) -> None:
+    out = io.StringIO()
+    Log(form=form, stream=out).line(
+        "group\x1b[2J deleted", group="a\x1b[2J\x9b", holder="b \x1b[2J"
+    )
+    (line,) = out.getvalue().splitlines()
+    assert line.isprintable()
+
+
 def test_json_keeps_types_and_the_level() -> None:
     out = io.StringIO()
     Log(form="json", stream=out).line("cut", level="warning", end=7, partition="a/1")

@@ -3,8 +3,9 @@
     2026-11-22T08:20:01.123456Z [warning  ] lease lost                     lost=1 boot_id=0f3a...
 
 TxIds (any field named tx_id or ending in _tx_id) are shown as 16 hex digits, bytes as hex, line
-breaks escaped, so that one event is one line. What libraries log through `logging` comes out in
-the same form, from warnings up.
+breaks and other control characters escaped, so that one event is one line, and no name in it writes
+elsewhere on a terminal. What libraries log through `logging` comes out in the same form, from
+warnings up.
 
 It is written by hand, for every process imports it: the library that wrote such lines before took
 a sixth of what a process needs to start.
@@ -19,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TextIO
 
+from oncelog_server.core.printable import printable
 from oncelogpb.ids import show_id
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
@@ -126,4 +128,4 @@ def _value(value: object) -> str:
 
 
 def _on_one_line(text: str) -> str:
-    return text.rstrip("\n").replace("\n", "\\n").replace("\r", "\\r")
+    return printable(text.rstrip("\n"))
