@@ -12,6 +12,10 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 
+# Of a segment file. The offset index holds positions of 32 bits; below the least, nearly each frame
+# would be a file of its own.
+SEGMENT_BYTES_LEAST: Final = KIB
+SEGMENT_BYTES_MOST: Final = 2 * GIB
 # Of the name of a rack.
 RACK_BYTES_MAX: Final = 255
 # Every address of a machine: to listen on, not to connect to.
@@ -86,8 +90,8 @@ class NodeConfig:
     # Below so much free space data is refused (DISK_FULL), bytes; reads, markers and leadership
     # stay. Danger: with 0 nothing is left for control records.
     disk_free_floor_bytes: int = 256 * MIB
-    # Size of a journal's segment files, bytes. A log goes from its front by whole ones. Danger: of
-    # each partition up to one more stays on the disk than its retention says.
+    # Size of a journal's segment files, bytes, from 1 KiB to 2 GiB. A log goes from its front by
+    # whole ones. Danger: of each partition up to one more stays on the disk than its retention says.
     segment_bytes: int = 256 * MIB
     # Journal bytes between two snapshots of a machine. More: longer recovery, fewer writes.
     snapshot_every_bytes: int = 64 * MIB
@@ -147,6 +151,11 @@ class NodeConfig:
         ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"node.{name} must be above 0, not {getattr(self, name)}")
+        if not SEGMENT_BYTES_LEAST <= self.segment_bytes <= SEGMENT_BYTES_MOST:
+            raise ValueError(
+                f"node.segment_bytes must be {SEGMENT_BYTES_LEAST} to {SEGMENT_BYTES_MOST}, not "
+                f"{self.segment_bytes}"
+            )
         if not LEASE_MS_MIN <= self.lease_ms <= LEASE_MS_MAX:
             raise ValueError(
                 f"node.lease_ms must be {LEASE_MS_MIN} to {LEASE_MS_MAX}, not {self.lease_ms}"

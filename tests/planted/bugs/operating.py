@@ -31,6 +31,22 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "segments-beyond-their-index",
+        "a setting that cannot work is refused at the start",
+        (
+            Edit(
+                "oncelog_server.runtime.node_config:NodeConfig.validate",
+                "if not SEGMENT_BYTES_LEAST <= self.segment_bytes <= SEGMENT_BYTES_MOST:",
+                "if not SEGMENT_BYTES_LEAST <= self.segment_bytes:",
+            ),
+        ),
+        {
+            unit(
+                "config/test_config", "test_a_node_setting_that_cannot_work_is_refused"
+            ): "DID NOT RAISE",
+        },
+    ),
+    Bug(
         "nodes-away-are-forgotten",
         "I5: a node that once ran keeps its name, its data and its ports",
         (

@@ -144,6 +144,9 @@ def test_the_defaults_of_every_role_are_valid_and_every_field_says_what_it_is(ki
         ("etcd_prefix=oncelog", "must start and end"),
         ("log_level=loud", "Invalid enum value"),
         ("segment_bytes=0", "segment_bytes must be above 0"),
+        ("segment_bytes=1", "segment_bytes must be 1024 to 2147483648, not 1$"),
+        # Positions in an index of 32 bits: every append behind them was INTERNAL.
+        (f"segment_bytes={8 << 30}", "segment_bytes must be 1024 to 2147483648"),
     ],
 )
 def test_a_node_setting_that_cannot_work_is_refused(pair: Any, message: Any) -> None:
