@@ -13,6 +13,22 @@ def attack(test: str) -> str:
 
 BUGS: Final = (
     Bug(
+        "heartbeats-throttled",
+        "I23: a member that gives signs of life is taken for alive, whatever else it did",
+        (
+            Edit(
+                "oncelog_server.runtime.access.quotas:Meter.refusal",
+                "if is_let_in:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "access/test_edge", "test_i23_a_member_whose_quota_is_used_up_is_heard"
+            ): "assert not [",
+        },
+    ),
+    Bug(
         "verb-that-cannot-be-given",
         "what the services ask for can be said in a rule",
         (

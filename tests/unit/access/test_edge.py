@@ -21,7 +21,7 @@ from oncelog_server.runtime.rpc.certificates import read
 from oncelog_server.runtime.rpc.server import RpcServer
 from oncelog_server.runtime.rpc.tls import client_credentials
 from oncelogpb import calls, errors
-from oncelogpb.v1 import cluster_pb2, coordinator_pb2, partition_leader_pb2
+from oncelogpb.v1 import cluster_pb2, coordinator_pb2, offset_manager_pb2, partition_leader_pb2
 from tests.access.world import rule_of
 from tests.unit.rpc.authority import Authority
 from tests.unit.rpc.harness import Handlers, Recorder, outcome_of, run
@@ -145,6 +145,45 @@ def test_every_way_of_a_call_is_counted_against_its_quota(tmp_path: Path, limit:
             free = calls.unary(oncelog, "Coordinator", "begin_transaction", request)
             assert (await free).tx_id == 1
             await oncelog.close()
+
+    run(story())
+
+
+def test_i23_a_member_whose_quota_is_used_up_is_heard(tmp_path: Path) -> None:
+    """Its heartbeats were THROTTLED before anybody heard them, for longer than its session."""
+    heard = 0
+
+    async def hear(request: Any, call: Any) -> Any:
+        nonlocal heard
+        heard += 1
+        return offset_manager_pb2.HeartbeatReply()
+
+    async def claimed(request: Any, call: Any) -> Any:
+        return offset_manager_pb2.ClaimGroupReply()
+
+    async def story() -> None:
+        entries = {name: Entry() for name in ("heartbeat", "claim_group", "list_groups")}
+        edge = Edge(tmp_path, {"OffsetManager": entries})
+        edge.guard.learn([], [Quota(Pattern("alice"), bytes_per_second=1_000, calls_per_second=1)])
+        meter = edge.guard.meter("alice")
+        assert meter is not None
+        # One large message of a producer: to be earned again in more than a minute.
+        meter.charge(100_000)
+        async with edge.serving(OffsetManager=Handlers(heartbeat=hear, claim_group=claimed)):
+            channel = edge.channel("alice")
+
+            async def told(method: str, request: Any) -> Any:
+                return await outcome_of(calls.unary(channel, "OffsetManager", method, request))
+
+            beat = offset_manager_pb2.HeartbeatRequest(group="g")
+            claim = offset_manager_pb2.ClaimGroupRequest(group="g")
+            outcomes = [await told("heartbeat", beat) for _ in range(4)]
+            outcomes += [await told("claim_group", claim) for _ in range(4)]
+            assert not [one for one in outcomes if isinstance(one, errors.OncelogError)]
+            assert heard == 4
+            other = await told("list_groups", offset_manager_pb2.ListGroupsRequest())
+            assert isinstance(other, errors.Throttled), "what it did is charged all the same"
+            await channel.close()
 
     run(story())
 

@@ -86,6 +86,18 @@ def test_a_large_message_passes_and_is_waited_for_afterwards() -> None:
     assert meter.refusal(1) is None
 
 
+def test_signs_of_life_are_let_in_and_charged() -> None:
+    held, clock = quotas(Quota(Pattern("alice"), bytes_per_second=1_000, calls_per_second=1))
+    meter = meter_of(held)
+    assert meter.refusal(16_000) is None
+    for _ in range(4):
+        clock.now_ms += 3_000
+        assert meter.refusal(250, is_let_in=True) is None
+    assert meter.refusal(0).metadata["limit"] == "quota_bytes_per_second"
+    clock.now_ms += 5_000
+    assert meter.refusal(0) is None
+
+
 def test_replies_count_and_hold_up_the_next_call() -> None:
     held, _ = quotas(Quota(Pattern("alice"), bytes_per_second=1_000))
     meter = meter_of(held)

@@ -5,6 +5,9 @@ than there is: what a message costs is known when it is there, and a reply when 
 large message passes, and its caller waits for it afterwards, and over time nobody has more than
 his share.
 
+Signs of life (`runtime/rpc/limits`) are let in whatever is left, and charged: who overdrew with one
+large message would be taken for dead before he had earned it again.
+
 Left out: sharing over processes. Who calls three of them has three buckets.
 """
 
@@ -61,8 +64,12 @@ class Meter:
         self._bytes = _bucket(quota.bytes_per_second, now_ms)
         self._calls = _bucket(quota.calls_per_second, now_ms)
 
-    def refusal(self, size: int) -> Throttled | None:
-        """Why a call of that size is not let in now. None: it is, and is counted."""
+    def refusal(self, size: int, *, is_let_in: bool = False) -> Throttled | None:
+        """Why a call of that size is not let in now. None: it is, and is counted; so is one that is
+        let in whatever is left."""
+        if is_let_in:
+            self._count(size)
+            return None
         now_ms = self._clock.now().monotonic_ms
         for bucket, limit, maximum in (
             (self._bytes, BYTES, self._quota.bytes_per_second),
@@ -77,10 +84,14 @@ class Meter:
                     maximum=maximum,
                     retry_after_ms=wait_ms,
                 )
+        self._count(size)
+        return None
+
+    def _count(self, size: int) -> None:
+        """A call that is let in."""
         self.charge(size)
         if self._calls is not None:
             self._calls.take(1.0)
-        return None
 
     def charge(self, size: int) -> None:
         """Bytes that came or went."""

@@ -27,6 +27,7 @@ from oncelog_server.runtime.access.guard import Gate, Guard
 from oncelog_server.runtime.rpc.fields import require_few
 from oncelog_server.runtime.rpc.limits import (
     EXEMPT_FROM_FIELDS,
+    SIGNS_OF_LIFE,
     RpcLimits,
     message_too_large,
     throttled,
@@ -155,7 +156,16 @@ class CallContext:
 class Method:
     """One RPC of one handler object."""
 
-    __slots__ = ("_reporter", "call", "descriptor", "gate", "name", "parse", "service")
+    __slots__ = (
+        "_reporter",
+        "call",
+        "descriptor",
+        "gate",
+        "is_sign_of_life",
+        "name",
+        "parse",
+        "service",
+    )
 
     def __init__(
         self,
@@ -168,6 +178,8 @@ class Method:
         self.descriptor = descriptor
         self.service: str = descriptor.containing_service.name
         self.name = rpcs.snake(descriptor.name)
+        # No quota refuses it.
+        self.is_sign_of_life = (self.service, self.name) in SIGNS_OF_LIFE
         self.parse: Callable[[bytes], Any] = rpcs.message_class(descriptor.input_type).FromString
         # Absent where this version does not build it.
         self.call: Callable[..., Any] | None = getattr(handler, self.name, None)

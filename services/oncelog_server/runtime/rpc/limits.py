@@ -121,4 +121,7 @@ def undecodable(what: str, cause: Exception) -> InvalidArgument:
 
 # Between services: a marker may name a million writers.
 EXEMPT_FROM_FIELDS: Final = frozenset({"Participant", "Replication"})
+# Who is not heard for a while loses what he holds, so these are charged to a quota that is used up,
+# and let in.
+SIGNS_OF_LIFE: Final = frozenset({("OffsetManager", "heartbeat"), ("OffsetManager", "claim_group")})
 EXEMPT_FROM_INFLIGHT: Final = frozenset({"Participant", "Replication", "Cluster"})

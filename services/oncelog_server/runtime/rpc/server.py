@@ -241,7 +241,7 @@ class RpcServer:
         meter = self._meter(call.identity)
         try:
             self._admit(size)
-            _take(meter, len(data))
+            _take(meter, method, len(data))
             request = method.decode(data, self._limits)
         except OncelogError as error:
             return method.count(error)
@@ -298,7 +298,7 @@ class RpcServer:
         meter = self._meter(call.identity)
         try:
             self._admit_stream(self._stream_count)
-            _take(meter, len(data))
+            _take(meter, method, len(data))
         except OncelogError as error:
             return method.count(error)
         self._stream_count += 1
@@ -515,9 +515,9 @@ def _stopping() -> Unavailable:
     return Unavailable("this process is stopping; ask for the leader again")
 
 
-def _take(meter: Meter | None, size: int) -> None:
+def _take(meter: Meter | None, method: Method, size: int) -> None:
     """Raises Throttled."""
-    refusal = None if meter is None else meter.refusal(size)
+    refusal = None if meter is None else meter.refusal(size, is_let_in=method.is_sign_of_life)
     if refusal is not None:
         raise refusal
 
