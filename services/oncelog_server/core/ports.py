@@ -299,7 +299,7 @@ class Replica(Protocol[M_co]):
         ...
 
     def advanced(self) -> Awaitable[None]:
-        """Done when the HW moves next, or at step-down."""
+        """Done when the HW moves next, at step-down, or when this node's lease has run out."""
         ...
 
 

@@ -32,7 +32,7 @@ class Cursor:
     """Where one partition of a request stands."""
 
     __slots__ = (
-        "advanced", "error", "found", "max_bytes", "may_read", "offset", "partition", "wanted",
+        "advanced", "error", "found", "max_bytes", "offset", "partition", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -43,8 +43,7 @@ class Cursor:
         self.offset = wanted.offset
         self.max_bytes = max_bytes
         self.found: Found | None = None
-        # Its caller has no right to it: it is told so, and nothing is read.
-        self.may_read = refusal is None
+        # To be told; nothing more is read. From the beginning: its caller has no right to it.
         self.error = refusal
         # Done when there may be more to read.
         self.advanced: asyncio.Future[None] | None = None
@@ -155,7 +154,10 @@ class Fetching:
                     _move_on(cursor)
                 if not stale:
                     call.holds(0)
-                    stale = await _wait_for_any(following, None)
+                    # Who waits here waits for ever, and is woken when the lease runs out.
+                    self._require_now(following)
+                    stale = [cursor for cursor in following if cursor.error is not None]
+                    stale = stale or await _wait_for_any(following, None)
         finally:
             self._subscribed(-1)
             for cursor in following:
@@ -201,7 +203,7 @@ class Fetching:
     async def _read(
         self, cursor: Cursor, request: pb.FetchRequest | pb.SubscribeRequest, budget: int
     ) -> None:
-        if not cursor.may_read:
+        if cursor.error is not None:
             return
         cursor.forget()
         try:

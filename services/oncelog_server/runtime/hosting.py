@@ -188,6 +188,11 @@ class Hosting:
             if topics:
                 replicas.topics_changed({topic.topic_id for topic in topics})
 
+    def lease_lapsed(self) -> None:
+        """This process may not answer any more, and may never hear who leads now."""
+        for _, driver in self.led():
+            driver.lease_lapsed()
+
     def _wake(self) -> None:
         self.agenda.wake()
 

@@ -183,6 +183,7 @@ class Node:
             on_fatal=self._fail,
         )
         self._membership.on_regained(identity.recheck)
+        self._membership.on_lapsed(self._hosting.lease_lapsed)
         await self._membership.start(previous_boot_id=identity.previous_boot_id)
         await identity.remember_boot(self.boot_id)
         await view.wait_for(

@@ -1,5 +1,5 @@
-"""Bugs against the directed cases in which something is lost for good: disks, or what etcd had
-(docs/testing.md)."""
+"""Bugs against the directed cases in which something is lost: disks, or what etcd had, for good,
+or the way to etcd (docs/testing.md)."""
 
 from __future__ import annotations
 
@@ -189,6 +189,23 @@ BUGS: Final = (
                 "test_recovering",
                 "test_i5_i18_after_an_etcd_of_the_past_a_recovery_finds_the_log_that_has_all",
             ): "the dropped one lacks what was acknowledged"
+        },
+    ),
+    # ---------------------------------------------------------------------- the way to etcd is lost
+    Bug(
+        "who-waits-hears-of-no-lapse",
+        "a reader that waits is woken when the lease of its leader has run out, also at rest",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.leading:Leadership.lease_lapsed",
+                "self._notify_advanced()",
+                "pass",
+            ),
+        ),
+        {
+            _directed(
+                "test_leases", "test_a_reader_that_waits_at_a_deposed_leader_is_sent_on"
+            ): "it waits where nothing comes any more"
         },
     ),
 )

@@ -164,4 +164,38 @@ BUGS: Final = (
             ): "an assertion, and not who leads now"
         },
     ),
+    Bug(
+        "subscription-waits-past-the-lease",
+        "a reader that waits is sent on when the lease of its leader has run out",
+        (
+            Edit(
+                "oncelog_server.partition_leader.fetching:Fetching.subscribe",
+                "self._require_now(following)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "partition_leader/test_fetching",
+                "test_a_subscription_waits_within_the_lease_only",
+            ): "it waits past the lease",
+        },
+    ),
+    Bug(
+        "lapse-of-a-lost-lease-untold",
+        "those who wait hear of the end of a lease, whichever way it ended",
+        (
+            Edit(
+                "oncelog_server.runtime.leadership.lease:Membership._tick",
+                "is_valid = self.valid()",
+                "is_valid = not lapsed",
+            ),
+        ),
+        {
+            unit(
+                "leadership/test_lease",
+                "test_those_who_wait_hear_once_that_the_lease_lapsed[ended]",
+            ): "assert [] == [False]"
+        },
+    ),
 )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from oncelog_server.runtime.replica.state import Stage as ReplicaStage
 from tests.simulation.directed.stage import Stage, play
 
 SNAPSHOT_BYTES = 4_000
+# A reader that waits at who was deposed comes to the new leader within this.
+MOVES_WITHIN_S = 10.0
 
 
 def test_i18_two_leases_end_in_one_instant_and_the_third_missed_it() -> None:
@@ -89,3 +93,31 @@ def test_i18_granted_and_deposed_in_one_turn_while_the_last_epoch_closes(order: 
         await stage.end()
 
     play(story, f"node.snapshot_every_bytes={SNAPSHOT_BYTES}")
+
+
+def test_a_reader_that_waits_at_a_deposed_leader_is_sent_on() -> None:
+    """The leader is cut off from etcd and its peers, not from its clients. A consumer stands at its
+    end; nothing comes there any more, and no call of it fails. The records are elsewhere."""
+
+    async def story(stage: Stage) -> None:
+        await stage.begin()
+        first = stage.leader(stage.data)
+        await stage.acknowledged(b"1", at=first)
+        consumer = await stage.client.consumer(["payments"], start="earliest")
+        assert [one.value for one in await stage.poll(consumer)] == [b"1"]
+        # The leader's replica rests.
+        await asyncio.sleep(60)
+        stage.cut_off_from_etcd(first)
+        others = [name for name in stage.world.names if name != first]
+        stage.part_ways(first, *others)
+        await stage.until(lambda: stage.leader(stage.data) not in ("", first), "another leader")
+        second = await stage.next_leader(stage.data)
+        await stage.acknowledged(b"2", at=second)
+        assert stage.replica(first, stage.data).is_ready, "it heard of nothing"
+        batch = await consumer.poll(MOVES_WITHIN_S)
+        assert batch is not None, "it waits where nothing comes any more"
+        assert [record.value for record in batch.records()] == [b"2"]
+        await consumer.close()
+        await stage.end()
+
+    play(story)

@@ -35,6 +35,33 @@ def test_i18_valid_ends_before_etcd_gives_the_key_away(world: World) -> None:
     world.run(story)
 
 
+@pytest.mark.parametrize("how", ["not renewed", "ended"])
+def test_those_who_wait_hear_once_that_the_lease_lapsed(world: World, how: str) -> None:
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        heard: list[bool] = []
+        node.membership.on_lapsed(lambda: heard.append(node.membership.valid()))
+        await asyncio.sleep(20)
+        assert heard == []
+        if how == "ended":
+            # It hears so, and then of nothing any more.
+            node.membership.on_lost(lambda: setattr(node.etcd, "unavailable", True))
+            world.server.expire(node.membership.lease)
+            await World.until(lambda: node.membership.lost == 1)
+        node.etcd.unavailable = True
+        await asyncio.sleep(20)
+        assert heard == [False]
+        node.etcd.unavailable = False
+        await World.until(node.membership.valid)
+        await asyncio.sleep(20)
+        assert heard == [False]
+        node.etcd.unavailable = True
+        await asyncio.sleep(20)
+        assert heard == [False, False], "each time"
+
+    world.run(story)
+
+
 def test_the_deadline_counts_from_the_sending_of_the_keep_alive(world: World) -> None:
     async def story() -> None:
         node = world.node("n1")

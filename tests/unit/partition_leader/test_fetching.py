@@ -12,7 +12,7 @@ import pytest
 from oncelog_server.partition_leader.fetching import REPLY_MARGIN_MS
 from oncelog_server.partition_leader.reads import Reader
 from oncelog_server.partition_leader.service import PartitionLeaderService
-from oncelogpb import bulk
+from oncelogpb import bulk, errors
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from tests.unit.partition_leader.fakes import FIRST, SECOND, FakeCall, World
 from tests.unit.partition_leader.messages import batch, fetch, partition_of, plain, values_of
@@ -125,6 +125,36 @@ def test_a_subscription_misses_nothing_that_comes_while_its_reply_is_written() -
         while len(values) < 2:
             values += [value for one in decoded(await anext(replies)) for value in values_of(one)]
         assert sorted(values) == [b"b", b"c"]
+        await replies.aclose()
+
+    run(story)
+
+
+def test_a_subscription_waits_within_the_lease_only() -> None:
+    """It would never hear of the new leader, and never find it."""
+
+    async def story(world: World, service: PartitionLeaderService) -> None:
+        wanted = [pb.FetchPartition(partition=partition_of(place)) for place in (FIRST, SECOND)]
+        replies: Any = service.subscribe(pb.SubscribeRequest(partitions=wanted), FakeCall())
+        coming = asyncio.ensure_future(anext(replies))
+        await asyncio.sleep(0.01)
+        assert not coming.done()
+        # What is there may be read from who leads no more.
+        world.first.lease_valid = False
+        await service.produce(plain(batch([b"a"])), FakeCall())
+        assert [values_of(one) for one in decoded(await coming)] == [[b"a"]]
+        coming = asyncio.ensure_future(anext(replies))
+        await asyncio.wait([coming], timeout=1.0)
+        assert coming.done(), "it waits past the lease"
+        (refused,) = decoded(coming.result())
+        assert refused.partition == partition_of(FIRST)
+        assert errors.from_status(refused.error).reason == "NOT_LEADER"
+        # The other one is followed on.
+        coming = asyncio.ensure_future(anext(replies))
+        await asyncio.sleep(0.01)
+        assert not coming.done()
+        await service.produce(plain(batch([b"b"], partition=SECOND)), FakeCall())
+        assert [values_of(one) for one in decoded(await coming)] == [[b"b"]]
         await replies.aclose()
 
     run(story)

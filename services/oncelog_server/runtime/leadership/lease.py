@@ -116,6 +116,7 @@ class Membership:
         self._held: _Held | None = None
         self._ticked_ms = now_ms()
         self._on_lost: list[Callable[[], None]] = []
+        self._on_lapsed: list[Callable[[], None]] = []
         self._on_regained: list[Callable[[], Awaitable[None]]] = []
         self._gone = asyncio.Event()
         self._stopping = threading.Event()
@@ -141,6 +142,10 @@ class Membership:
     def on_lost(self, callback: Callable[[], None]) -> None:
         """Called on the loop when etcd ended the lease, before a new one is asked for."""
         self._on_lost.append(callback)
+
+    def on_lapsed(self, callback: Callable[[], None]) -> None:
+        """Called on the loop, once, soon after `valid()` turned false, for whatever reason."""
+        self._on_lapsed.append(callback)
 
     def on_regained(self, callback: Callable[[], Awaitable[None]]) -> None:
         """Awaited when a new key stands; `valid()` waits for it. May raise EtcdUnavailable: it is
@@ -298,7 +303,9 @@ class Membership:
         return sent_ms + self._lease_ms * (1000 - DRIFT_PERMILLE) // 1000
 
     async def _tick(self) -> None:
-        """Shows the lease thread that the loop lives, and people that the deadline passed."""
+        """Shows the lease thread that the loop lives, and people that the deadline passed; and
+        tells those who wait here that this process may not answer any more."""
+        was_valid = True
         while True:
             self._ticked_ms = self._now_ms()
             held = self._held
@@ -308,6 +315,11 @@ class Membership:
                     "lease not renewed in time", level="warning", boot_id=self.boot_id.hex()
                 )
             self._lapsed = lapsed
+            is_valid = self.valid()
+            if was_valid and not is_valid:
+                for callback in self._on_lapsed:
+                    callback()
+            was_valid = is_valid
             await asyncio.sleep(self._lease_ms / TICKS_PER_LEASE / 1000)
 
     def _renewable(self) -> _Held | None:

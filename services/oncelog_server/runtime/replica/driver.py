@@ -537,6 +537,11 @@ class Driver:
         is_cut = followership is not None and followership.is_cutting
         return self._state.is_leaving or self._state.is_damaged or is_cut
 
+    def lease_lapsed(self) -> None:
+        """Also at rest, where nobody ticks it."""
+        if self._epochs.led is not None:
+            self._epochs.led.lease_lapsed()
+
     def advanced(self) -> Awaitable[None]:
         """See the Replica port."""
         if self._epochs.led is not None:

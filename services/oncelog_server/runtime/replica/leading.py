@@ -334,6 +334,10 @@ class Leadership:
         """Of all who wait for the high watermark: they may ask elsewhere."""
         self._replies.lose(why)
 
+    def lease_lapsed(self) -> None:
+        """Readers that wait for the high watermark look again: they may have to ask elsewhere."""
+        self._notify_advanced()
+
     @property
     def rests_ms(self) -> int:
         """For how long there is nothing to do for it, nor to show of it that is not shown; 0: there
