@@ -61,7 +61,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog.aio.consumer:Consumer.commit_no_more",
-                "self._auto_commit.stop()",
+                "self.auto_commit.stop()",
                 "pass",
             ),
         ),
@@ -155,6 +155,44 @@ BUGS: Final = (
                 "client/test_membership_core",
                 "test_i29_the_old_id_leaves_again_until_the_group_has_heard_it",
             ): "assert (False, 'm2') == (True, 'm1')",
+        },
+    ),
+    Bug(
+        "closed-by-another-while-it-is-processed",
+        "I21: what another thread or task processes still is not committed at close",
+        (
+            Edit(
+                "oncelog.aio.auto_commit:AutoCommit.closes",
+                "(_POLLS.get() or {}).get(id(self)) is not self._poll",
+                "False",
+            ),
+        ),
+        {
+            unit(
+                "client/test_auto_commit",
+                "test_i21_at_close_what_another_task_processes_is_not_committed",
+            ): "_committed(world) == _next_offsets(processed)",
+            unit(
+                "client/test_auto_commit",
+                "test_i21_at_close_what_another_thread_processes_is_not_committed",
+            ): "_committed(world) == _next_offsets(",
+        },
+    ),
+    Bug(
+        "own-thread-taken-for-another",
+        "who polled and closes has processed all that was given: it is committed",
+        (
+            Edit(
+                "oncelog.plain:Consumer.poll",
+                "self.twin.auto_commit.polled_here()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "client/test_auto_commit",
+                "test_i21_at_close_what_another_thread_processes_is_not_committed",
+            ): "_committed(world) == _next_offsets("
         },
     ),
 )

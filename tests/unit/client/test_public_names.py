@@ -47,7 +47,7 @@ def test_the_plain_face_has_what_the_asyncio_face_has(name: str) -> None:
     inside = {
         # What the plain face itself uses of its twins.
         "put put_arrow room enter turn_back leave can_enter_at_once closed started start protocol",
-        "place identity occupy vacate recorder feeding",
+        "place identity occupy vacate recorder feeding auto_commit polled_here",
         "sender batch_bytes has_adopted adopt abort_open doubt fence give_up on_closed",
         "make_transaction registration settle unheard",
         "is_member run_until",

@@ -23,7 +23,9 @@ class _Gathering(Generic[T]):
 
     def poll(self, timeout_s: float = 1.0) -> T | None:
         """The next one; None where none came whole in time. See `aio.Transactions.poll`."""
-        return self._serving.call(self._loop, lambda: self._twin.poll(timeout_s))
+        given = self._serving.call(self._loop, lambda: self._twin.poll(timeout_s))
+        self._twin.polled_here()
+        return given
 
     def __iter__(self) -> Iterator[T]:
         """Waits as long as it takes; ends when the consumer is closed."""

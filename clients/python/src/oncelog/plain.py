@@ -424,7 +424,9 @@ class Consumer:
     def poll(self, timeout_s: float = 1.0) -> Batch | None:
         """See `aio.Consumer.poll`. After a KeyboardInterrupt in it, go on with another consumer of
         the group: what this one was about to give may have been lost on its way to you."""
-        return self.serving.call(self._loop, lambda: self.twin.poll(timeout_s))
+        batch = self.serving.call(self._loop, lambda: self.twin.poll(timeout_s))
+        self.twin.auto_commit.polled_here()
+        return batch
 
     def __iter__(self) -> Iterator[Batch]:
         """Waits as long as it takes; ends when the consumer is closed."""

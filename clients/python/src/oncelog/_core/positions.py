@@ -107,6 +107,9 @@ class Positions:
         self._began: dict[PartitionKey, int] = {}
         # How many commits of each are on their way.
         self._ahead: dict[PartitionKey, int] = {}
+        # Of those of which the last poll gave something: the position before that, and what was
+        # given beyond it.
+        self._before_last: dict[PartitionKey, tuple[int, Beyond]] = {}
         # Grows with every change that makes prefetched batches of a partition worthless.
         self.edition = 0
         # Of each partition: what it was at its last change.
@@ -142,6 +145,7 @@ class Positions:
             self._paused.discard(partition)
             self._withheld.discard(partition)
             self._editions.pop(partition, None)
+            self._before_last.pop(partition, None)
             self.edition += 1
 
     def is_added(self, partition: PartitionKey) -> bool:
@@ -177,6 +181,7 @@ class Positions:
             beside=beside,
             is_at_first=is_at_first,
         )
+        self._before_last.pop(partition, None)
         self._changed(partition)
 
     def fetchable(self) -> list[tuple[PartitionKey, int]]:
@@ -205,6 +210,10 @@ class Positions:
             if place.beyond and not self.is_paused(partition):
                 raise _was_read_across()
 
+    def poll_begins(self) -> None:
+        """What was given before is processed."""
+        self._before_last.clear()
+
     def given(self, partition: PartitionKey, next_offset: int) -> None:
         """Records below next_offset were handed to the user. Raises InvalidArgument where some that
         follow were before: they would be given twice."""
@@ -212,6 +221,7 @@ class Positions:
         if place.beyond:
             raise _was_read_across()
         assert place.position <= next_offset <= place.fetch, "given what was prefetched, once"
+        self._before_last.setdefault(partition, (place.position, place.beyond))
         place.position = next_offset
         place.is_at_first = False
 
@@ -219,6 +229,7 @@ class Positions:
         """Records below next_offset were handed to the user, and beyond it what `beyond` says."""
         place = self._places[partition]
         assert place.position <= next_offset <= place.fetch, "given what was prefetched, once"
+        self._before_last.setdefault(partition, (place.position, place.beyond))
         place.position, place.beyond = next_offset, beyond
         place.is_at_first = False
 
@@ -295,13 +306,19 @@ class Positions:
         """Nothing of it is given now: the user wants it so, or another one shall have it."""
         return partition in self._paused or partition in self._withheld
 
-    def progress(self) -> list[Progress]:
-        """What a commit now would cover; nothing for partitions that did not move."""
-        return [
-            Progress(partition, place.base, place.position, place.beyond)
-            for partition, place in self._places.items()
-            if (place.position, place.beyond) != (place.base, place.base_beyond)
-        ]
+    def progress(self, *, without_last: bool = False) -> list[Progress]:
+        """What a commit now would cover; nothing for partitions that did not move. `without_last`:
+        not what the last poll gave."""
+        steps = []
+        for partition, place in self._places.items():
+            to = place.position, place.beyond
+            if without_last:
+                to = self._before_last.get(partition, to)
+            base = place.base, place.base_beyond
+            # A part of what was given last may be committed already.
+            if to != base and to[0] >= base[0]:
+                steps.append(Progress(partition, place.base, *to))
+        return steps
 
     def progress_to(self, offsets: Mapping[PartitionKey, int]) -> list[Progress]:
         """What a commit of these offsets covers, of what was given. Their partitions are started.
@@ -439,6 +456,7 @@ class Positions:
 
     def rewind(self) -> None:
         """To where the open transaction began, in every partition."""
+        self._before_last.clear()
         for partition, place in self._places.items():
             if place.fetch != place.base or place.beyond != place.base_beyond:
                 self._changed(partition)

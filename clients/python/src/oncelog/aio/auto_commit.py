@@ -1,10 +1,22 @@
-"""Commits that a consumer makes by itself (`auto_commit_ms`)."""
+"""Commits that a consumer makes by itself (`auto_commit_ms`).
+
+Whoever polls has processed what the polls before have given; nobody else knows that. So where
+another task or thread closes the consumer, what the last poll gave is not committed: it may be
+processed still. Who polled is known by the context (PEP 567) in which that was: of a task with
+those that it begins later, or of a thread.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from typing import Final
 
 from oncelogpb import errors
+
+# Of each consumer (by the identity of its AutoCommit) the last poll that was made here. A poll that
+# is over is equal to none, so whatever took the identity of one that is gone is not taken for it.
+_POLLS: Final[ContextVar[Mapping[int, object] | None]] = ContextVar("oncelog_polls", default=None)
 
 
 class AutoCommit:
@@ -16,11 +28,15 @@ class AutoCommit:
         commit: Callable[[], Awaitable[None]],
         now_ms: Callable[[], float],
     ) -> None:
-        """`every_ms` 0: it makes none. `commit`: of what was given so far."""
+        """`every_ms` 0: it makes none. `commit`: of what is processed."""
         self._every_ms = every_ms
         self._commit = commit
         self._now_ms = now_ms
         self._due_ms = now_ms() + every_ms
+        # The last one.
+        self._poll = object()
+        # What it gave may be processed still, by somebody else.
+        self.spares_last = False
 
     @property
     def is_on(self) -> bool:
@@ -30,6 +46,21 @@ class AutoCommit:
     def stop(self) -> None:
         """No more: what was given last was not processed."""
         self._every_ms = 0
+
+    def polls(self) -> None:
+        """A poll begins."""
+        if self._every_ms:
+            self._poll = object()
+            self.polled_here()
+
+    def polled_here(self) -> None:
+        """The last poll is one of this task or thread."""
+        if self._every_ms:
+            _POLLS.set({**(_POLLS.get() or {}), id(self): self._poll})
+
+    def closes(self) -> None:
+        """What follows is the last commit."""
+        self.spares_last = (_POLLS.get() or {}).get(id(self)) is not self._poll
 
     async def where_due(self) -> None:
         """At a poll: what the polls before have given is processed."""

@@ -19,7 +19,7 @@ from typing import Final, Literal, overload
 
 from oncelog._core.deletions import Deletions
 from oncelog._core.open_transactions import OpenTransactions
-from oncelog._core.positions import Positions
+from oncelog._core.positions import Positions, Progress
 from oncelog._core.routing import PartitionKey
 from oncelog.aio.across import TransactionsAcross, gathering
 from oncelog.aio.assigned import Assigned
@@ -97,7 +97,7 @@ class Consumer:
         # None: it stands alone.
         self._member: Member | None = None
         every_ms = 0 if group is None else options.auto_commit_ms
-        self._auto_commit = AutoCommit(every_ms, self.commit, protocol.now_ms)
+        self.auto_commit = AutoCommit(every_ms, self._commit_processed, protocol.now_ms)
         self._open = OpenTransactions()
         # What transactions commit of it.
         self.feeding = Feeding(
@@ -111,7 +111,7 @@ class Consumer:
             begin_anew=self._starting.begin_anew,
             wake=self._prefetcher.wake,
             said_alive=self._said_alive,
-            commits_by_itself=self._auto_commit.is_on,
+            commits_by_itself=self.auto_commit.is_on,
         )
         # None: it gives batches.
         self._transactions: Transactions | TransactionsAcross | None = None
@@ -186,10 +186,12 @@ class Consumer:
         if self._transactions is not None:
             self._transactions.require_gathering()
         deadline_ms = self._protocol.now_ms() + timeout_s * 1000
+        self._positions.poll_begins()
+        self.auto_commit.polls()
         if self._member is not None:
             async with self._member.polling():
                 return await self._poll_as_member(self._member, deadline_ms)
-        await self._auto_commit.where_due()
+        await self.auto_commit.where_due()
         self._positions.assign_added(self._assigned.take_added())
         await self._start_unknown()
         while not self._closed:
@@ -205,7 +207,7 @@ class Consumer:
     async def _poll_as_member(self, member: Member, deadline_ms: float) -> Batch | None:
         """What comes and goes meanwhile is taken in meanwhile; what is started does not hold back
         what is read already."""
-        await self._auto_commit.where_due()
+        await self.auto_commit.where_due()
         while not self._closed:
             await member.settle()
             if self.closed:
@@ -405,6 +407,16 @@ class Consumer:
             await self._start_unknown()
             named = {self._to_commit(*place): to for place, to in offsets.items()}
             progress = self._positions.progress_to(named)
+        await self._commit(progress)
+
+    async def _commit_processed(self) -> None:
+        """By itself."""
+        await self._commit(
+            self._positions.progress(without_last=self.auto_commit.spares_last),
+        )
+
+    async def _commit(self, progress: list[Progress]) -> None:
+        """Raises as `commit`."""
         if not progress:
             return
         self.feeding.require_not_taken([step.partition for step in progress], "commit it")
@@ -452,14 +464,18 @@ class Consumer:
     async def close(self) -> None:
         """Ends reading; what was not committed will be read again. A member leaves its group, and
         its partitions go to others at once; a static one (`instance_id`) keeps them for its
-        successor. Safe to repeat. Raises what `on_revoked` does, or a last automatic commit."""
+        successor. With `auto_commit_ms` all that was given is committed; where another task or
+        thread polled last, only what was given before that poll. Safe to repeat. Raises what
+        `on_revoked` does, or a last automatic commit."""
         was_closed, self._closed = self._closed, True
+        if not was_closed:
+            self.auto_commit.closes()
         self._prefetcher.wake()
         try:
             if self._member is not None and not was_closed:
                 await self._leave(self._member)
             elif not was_closed:
-                await self._auto_commit.at_last()
+                await self.auto_commit.at_last()
                 await self.feeding.flights_over()
         finally:
             # Where this is the end of a close within a callback, the outer one is not done.
@@ -474,7 +490,7 @@ class Consumer:
 
     def commit_no_more(self) -> None:
         """Not by itself: what was given last was not processed, for its step has failed."""
-        self._auto_commit.stop()
+        self.auto_commit.stop()
 
     async def __aenter__(self) -> Consumer:
         return self
@@ -494,7 +510,7 @@ class Consumer:
             self._open,
             self._callbacks,
             wake=self._prefetcher.wake,
-            before_letting_go=self._auto_commit.at_last,
+            before_letting_go=self.auto_commit.at_last,
             flights_over=self.feeding.flights_over,
             changed=self._follow_member,
         )

@@ -15,6 +15,7 @@ from oncelog._core.pending import HeldBatch, Holder
 from oncelog._core.positions import Positions
 from oncelog._core.routing import PartitionKey
 from oncelog._core.units import Piece, Unit, Units
+from oncelog.aio.auto_commit import AutoCommit
 from oncelog.batch import Batch, Chunk, TopicPartition
 from oncelog.options import ConsumerOptions
 from oncelogpb import errors, records
@@ -34,6 +35,11 @@ class Source(Protocol):
     @property
     def closed(self) -> bool:
         """It gives nothing any more."""
+        ...
+
+    @property
+    def auto_commit(self) -> AutoCommit:
+        """Who polls it, and what it commits by itself."""
         ...
 
     def place(self, partition: PartitionKey) -> TopicPartition:
@@ -111,6 +117,10 @@ class Gathering(ABC, Generic[T]):
             if wait_s <= 0:
                 self._require_progress()
                 return None
+
+    def polled_here(self) -> None:
+        """See AutoCommit."""
+        self._consumer.auto_commit.polled_here()
 
     @property
     def closed(self) -> bool:
