@@ -136,4 +136,40 @@ BUGS: Final = (
             ): "assert",
         },
     ),
+    Bug(
+        "gone-through-while-a-thread-begins-one",
+        "a transaction that a thread begins disturbs nothing of what the loop takes back",
+        (
+            Edit(
+                "oncelog._core.open_transactions:OpenTransactions.drop",
+                "list(self._open.items())",
+                "self._open.items()",
+            ),
+        ),
+        {
+            unit(
+                FILE,
+                "test_one_that_a_thread_begins_while_others_are_taken_back_disturbs_nothing",
+            ): "changed size during iteration",
+        },
+    ),
+    Bug(
+        "waited-for-ever-behind-a-fault",
+        "whatever fails while transactions are taken back: who waits for them hears of their end",
+        (
+            Edit(
+                "oncelog.aio.line:Line._take_back",
+                "        finally:\n"
+                "            # Whatever fails here: nobody waits for them for ever.\n"
+                "            self._end(flights, told)",
+                "        finally:\n            pass\n        self._end(flights, told)",
+            ),
+        ),
+        {
+            unit(
+                FILE,
+                "test_whatever_fails_while_they_are_taken_back_nobody_waits_for_ever",
+            ): "they wait for ever",
+        },
+    ),
 )

@@ -5,11 +5,13 @@ to."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from oncelog._core.open_transactions import OpenTransactions
 from oncelog._core.routing import PartitionKey
 from oncelog.aio.transactional_producer import TransactionalProducer
 from oncelog.options import ProducerOptions
@@ -128,6 +130,63 @@ def test_i21_a_refusal_takes_back_all_behind_it(refusal: errors.OncelogError) ->
             assert again.state == "committed", "it begins a chain, alone"
             assert steps(services)[-1] == (6, 13, 17)
             assert services.accepted[6].chain_first == 6
+
+    in_flight(work)
+
+
+class Begins:
+    """A transaction. Another thread begins `one` where the loop comes to this one."""
+
+    def __init__(self, begin: Callable[[object], None]) -> None:
+        self.begin = begin
+        self.one: object = None
+
+    def __hash__(self) -> int:
+        one, self.one = self.one, None
+        if one is not None:
+            self.begin(one)
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+def test_one_that_a_thread_begins_while_others_are_taken_back_disturbs_nothing() -> None:
+    begun = OpenTransactions()
+    made = [Begins(lambda one: begun.begin(one, 1)) for _ in range(3)]
+    for one in made:
+        begun.begin(one, 1)
+        begun.sent(one)
+    late = object()
+    made[0].one = late
+    try:
+        begun.drop(STALE)
+    except RuntimeError as error:
+        pytest.fail(f"{error}")
+    for one in made:
+        with pytest.raises(errors.StalePosition):
+            begun.require(one)
+    begun.require(late)
+
+
+def test_whatever_fails_while_they_are_taken_back_nobody_waits_for_ever() -> None:
+    async def work(producer: TransactionalProducer, services: ChainServices) -> None:
+        consumer = reader(producer, 0)
+        await opened(producer, services, consumer)
+        made = [await filled(producer, consumer) for _ in range(3)]
+        await settled()
+
+        def fail(why: errors.OncelogError) -> None:
+            raise RuntimeError("a fault of this client")
+
+        consumer.feeding._open.drop = fail  # type: ignore[method-assign]
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        services.decide(2, errors.UnknownTopic("gone"))
+        waiting = [asyncio.ensure_future(tx.decided()) for tx in made]
+        waiting.append(asyncio.ensure_future(producer.flush()))
+        done, _ = await asyncio.wait(waiting, timeout=60)
+        assert len(done) == len(waiting), "they wait for ever"
+        assert all(isinstance(one.exception(), errors.OncelogError) for one in waiting)
 
     in_flight(work)
 

@@ -94,7 +94,10 @@ class OpenTransactions:
     def drop(self, why: errors.OncelogError) -> None:
         """What was given and not committed is given again: who takes all of it would commit less
         than it has processed, and what is named would be processed once more after its commit."""
-        self._open.update((one, why) for one, before in self._open.items() if before is None)
+        # A thread may begin one meanwhile: what is gone through is a copy.
+        for one, before in list(self._open.items()):
+            if before is None and one in self._open:
+                self._open[one] = why
 
 
 def this_moment() -> int:

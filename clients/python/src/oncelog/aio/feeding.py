@@ -141,10 +141,12 @@ class Feeding:
     ) -> None:
         """What it gives is committed with this transaction, until `fed`: see
         `OpenTransactions.begin`. Raises why it was sent back since it gave what this one is of."""
+        # A thread begins it, and the loop sends the consumer back: either the transaction is open
+        # by then and is spoiled, or this finds why.
+        self._open.begin(transaction, began, named)
         sent_back, self._sent_back = self._sent_back, None
         if sent_back is not None:
             raise sent_back
-        self._open.begin(transaction, began, named)
 
     def fed(self, transaction: object) -> None:
         """That one has ended."""

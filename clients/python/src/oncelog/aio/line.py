@@ -277,17 +277,22 @@ class Line:
             # A coordinator forgets producers without a name that were idle for long.
             self._registration.begin_anew(head.identity)
         told = self._told(error, len(flights))
-        for flight in reversed(flights):
-            flight.transaction.was_taken_back(error if flight is head else taken_back(error))
-        self._end(flights, told)
+        try:
+            for flight in reversed(flights):
+                flight.transaction.was_taken_back(error if flight is head else taken_back(error))
+        finally:
+            # Whatever fails here: nobody waits for them for ever.
+            self._end(flights, told)
 
     def _lose(self, error: errors.OncelogError) -> None:
         """Nobody could say of the head, nor of any behind it that they took effect."""
         flights = list(self._flights)
         self._flights.clear()
-        for flight in reversed(flights):
-            flight.transaction.was_lost()
-        self._end(flights, self._told(error, len(flights)))
+        try:
+            for flight in reversed(flights):
+                flight.transaction.was_lost()
+        finally:
+            self._end(flights, self._told(error, len(flights)))
 
     def _end(self, flights: list[Flight], told: errors.OncelogError) -> None:
         self.taken_back += len(flights)
