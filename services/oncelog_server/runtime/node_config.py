@@ -91,7 +91,7 @@ class NodeConfig:
     # stay. Danger: with 0 nothing is left for control records.
     disk_free_floor_bytes: int = 256 * MIB
     # Size of a journal's segment files, bytes, from 1 KiB to 2 GiB. A log goes from its front by
-    # whole ones. Danger: of each partition up to one more stays on the disk than its retention says.
+    # whole ones. Danger: of each partition up to one more stays than its retention says.
     segment_bytes: int = 256 * MIB
     # Journal bytes between two snapshots of a machine. More: longer recovery, fewer writes.
     snapshot_every_bytes: int = 64 * MIB

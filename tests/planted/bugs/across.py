@@ -219,8 +219,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog._core.positions:Positions.progress",
-                "            if (place.position, place.beyond) != (place.base, place.base_beyond)",
-                "            if place.position != place.base",
+                "if to != base and",
+                "if to[0] != base[0] and",
             ),
         ),
         {

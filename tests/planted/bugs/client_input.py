@@ -17,7 +17,7 @@ BUGS: Final = (
         "I21: what an open transaction takes is committed by nobody else",
         (
             Edit(
-                "oncelog.aio.consumer:Consumer.commit",
+                "oncelog.aio.consumer:Consumer._commit",
                 "self.feeding.require_not_taken([step.partition for step in progress], "
                 '"commit it")',
                 "pass",
