@@ -31,6 +31,7 @@ from tests.unit.storage.journals import (
     data,
     noted,
     open_journal,
+    record,
     replayed,
     start,
     sync,
@@ -163,12 +164,17 @@ def test_i26_a_tail_that_cannot_be_read_is_no_torn_one(is_noted: bool) -> None:
     )
 
 
-def test_room_behind_the_log_that_cannot_be_read_is_given_back() -> None:
+@pytest.mark.parametrize("is_noted", [True, False])
+def test_room_behind_the_log_that_cannot_be_read_is_given_back(is_noted: bool) -> None:
     disk = FakeDisk()
-    noted(start(disk, "a"), disk)
-    size = len(disk.bytes_of(FIRST_SEGMENT))
-    disk.kill()
+    journal = noted(start(disk), disk)
+    append(journal, record("a"))
+    write_without_sync(journal, disk)
     disk = disk.reopen()
+    if is_noted:
+        noted(open_journal(disk), disk)
+        disk = disk.reopen()
+    size = len(disk.bytes_of(FIRST_SEGMENT))
     disk.cannot_read(FIRST_SEGMENT, size - 10, size)
     journal = open_journal(disk)
     assert replayed(journal) == ["a"]

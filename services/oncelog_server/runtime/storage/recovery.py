@@ -327,12 +327,17 @@ def _write_again(disk: Disk, segment: Segment, noted_end: int) -> None:
     """From the last index entry at or below `noted_end`: everything below that was synced."""
     entry, _ = segment.index.around(noted_end)
     position = 0 if entry is None else entry.position
-    while position < segment.size:
-        block = segment.file.read(position, min(SCAN_BYTES, segment.size - position))
-        if segment.has_unreadable:
-            raise OSError(EIO, "the disk cannot read all of it", segment.path)
-        disk.write_unsynced(segment.file, position, block)
-        position += len(block)
+    # Opened anew: what cannot be read may stand behind the log, and then is not written.
+    file = disk.open(segment.path)
+    try:
+        while position < segment.size:
+            block = file.read(position, min(SCAN_BYTES, segment.size - position))
+            if file.has_unreadable:
+                raise OSError(EIO, "the disk cannot read all of it", segment.path)
+            disk.write_unsynced(segment.file, position, block)
+            position += len(block)
+    finally:
+        file.close()
 
 
 def save_epochs(disk: Disk, directory: str, epochs: EpochTable, *, anew: bool = False) -> None:
