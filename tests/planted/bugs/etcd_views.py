@@ -1,4 +1,4 @@
-"""Bugs around etcd's word: what is gone by it, and an election that is answered late."""
+"""Bugs of how etcd is followed and asked, and of an election that is answered late."""
 
 from __future__ import annotations
 
@@ -59,6 +59,40 @@ BUGS: Final = (
             unit(
                 "etcd/test_cluster_view", "test_i18_after_a_refusal_no_watch_is_believed"
             ): "it believed another history",
+        },
+    ),
+    Bug(
+        "too-large-a-reply-is-asked-for-again",
+        "I29: a watch whose next reply is too large goes on with a list",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.client:EtcdClient._watch_once",
+                "if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_client",
+                "test_i29_a_reply_that_is_too_large_for_a_message_is_replaced_by_a_list",
+            ): "it tries the same again",
+        },
+    ),
+    Bug(
+        "much-at-once-holds-up-the-loop",
+        "I29: a reply of many revisions lets others run in between",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.client:EtcdClient.watch",
+                "if number % REVISIONS_AT_ONCE == 0:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_client",
+                "test_i29_who_hears_of_much_at_once_lets_others_run_in_between",
+            ): "nothing else had a turn",
         },
     ),
     Bug(

@@ -6,7 +6,8 @@
   * Reads are linearizable, long lists too: their later pages are read at the first one's revision.
   * A watch reconnects at the last revision that it gave, which must come again just as it was: else
     etcd was restored meanwhile, though it may be past that revision again: EtcdRefused. Every
-    WATCH_QUIET_MS it asks for progress, so a connection that died without a word is noticed.
+    WATCH_QUIET_MS it asks for progress, so a connection that died without a word is noticed. What
+    does not fit into one message is EtcdCompacted: list again (the stubs know no fragments).
   * The first answer fixes etcd's own cluster id; an answer with another one is EtcdRefused.
 
 Left out: etcd users and passwords (use certificates), serializable reads.
@@ -59,6 +60,8 @@ WATCH_QUIET_MS: Final = 1_000
 # so that who was connected to a machine that died hears in time which leaders died with it.
 WATCH_SILENCE_MS: Final = 2_500
 WATCH_RETRY_MS: Final = 200
+# Of one reply, after which the loop's other work has a turn: who was away hears of a thousand.
+REVISIONS_AT_ONCE: Final = 50
 # The stubs of grpc do not name it.
 END_OF_STREAM: Final[Any] = grpc.aio.EOF  # type: ignore[attr-defined]
 assert WATCH_QUIET_MS * 2 < WATCH_SILENCE_MS, "a live watch always hears of progress in time"
@@ -166,7 +169,9 @@ class EtcdClient:
             try:
                 async with contextlib.aclosing(self._watch_once(prefix, revision)) as replies:
                     async for reply in replies:
-                        for batch in self._by_revision(reply.events):
+                        for number, batch in enumerate(self._by_revision(reply.events), 1):
+                            if number % REVISIONS_AT_ONCE == 0:
+                                await asyncio.sleep(0)
                             if owed is not None:
                                 _require_same(owed, batch)
                                 owed = None
@@ -326,7 +331,8 @@ class EtcdClient:
             request.key = reply.kvs[-1].key + b"\0"
 
     async def _watch_once(self, prefix: str, revision: int) -> AsyncGenerator[Any, None]:
-        """One stream's replies. Raises EtcdUnavailable at its end, EtcdCompacted."""
+        """One stream's replies. Raises EtcdUnavailable at its end; EtcdCompacted, also where what
+        follows is too large for one message."""
         index = await self._connected(time.monotonic() + self._call_timeout_ms / 1000)
         connection = self._connections[index]
         call = connection.watches.Watch(metadata=REQUIRE_LEADER)
@@ -353,6 +359,12 @@ class EtcdClient:
                     # Progress is told often enough that it never waits long for this.
                     raise EtcdUnavailable("there are newer certificates")
         except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                # One reply is larger than a message may be, and would be for ever: a list has
+                # pages.
+                raise EtcdCompacted(
+                    f"what follows comes in no message: {error.details()}"
+                ) from error
             raise self._translate(error, self._endpoints[index]) from error
         except (TimeoutError, asyncio.InvalidStateError, grpc.aio.UsageError) as error:
             raise EtcdUnavailable("the watch went silent") from error
