@@ -162,7 +162,7 @@ def test_i25_nothing_is_acknowledged_while_a_thread_gives_up_the_log() -> None:
             work()
             if three.journal.log_end >= BEGINS_AT > before:
                 said.append([])
-                wires_of(trio, three)[-1].say = said[-1].append  # type: ignore[method-assign,assignment]
+                wires_of(trio, three)[-1].say = said[-1].append  # type: ignore[method-assign, assignment]
                 await asyncio.sleep(3)
 
         three.offload = slow

@@ -9,7 +9,8 @@ import pytest
 
 from oncelog_server.core.frame import At, Frame, FrameKind, StoredFrame
 from oncelog_server.core.ids import JournalOffset, LeaderEpoch
-from oncelog_server.runtime.storage.frames import HEADER_BYTES
+from oncelog_server.runtime.storage import tail as tail_module
+from oncelog_server.runtime.storage.frames import HEADER_BYTES, encoded_bytes
 from oncelog_server.runtime.storage.tail import FRAME_MEMORY_BYTES, MemoryTail, TailBudget
 
 MAX_BYTES: Final = 64 * 1024
@@ -80,6 +81,33 @@ def test_what_is_not_synced_never_gives_way_to_others() -> None:
     unsynced.trim(30)
     fill(other, 1)
     assert budget.bytes <= 10 * ONE
+
+
+def test_i6_i7_a_thread_cuts_all_behind_the_end_though_others_need_room_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Frames that were cut and stay would be served, and applied."""
+    budget = TailBudget(100 * ONE)
+    cut, other = MemoryTail(0, budget=budget), MemoryTail(0, budget=budget)
+    fill(cut, 50)
+    counted = 0
+
+    def counts(given: Frame) -> int:
+        """The interpreter lets the loop run in the middle."""
+        nonlocal counted
+        counted += 1
+        if counted == 1:
+            fill(other, 80)
+        return encoded_bytes(given)
+
+    with cut.apart():
+        monkeypatch.setattr(tail_module, "encoded_bytes", counts)
+        cut.cut(40)
+        monkeypatch.undo()
+    assert counted > 1
+    offsets = [stored.at.offset for stored in cut.frames_from(0)]
+    assert offsets == list(range(cut.start, 40)), "some of what was cut is there"
+    assert budget.bytes == (len(cut._frames) + len(other._frames)) * ONE <= 100 * ONE
 
 
 @pytest.mark.parametrize("end", [0, 3, 10])

@@ -16,6 +16,7 @@ Invariants (docs/leadership.md, "Leader and follower"):
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -251,7 +252,8 @@ class Followership:
         try:
             await self._snapshots.halted()
             await self._around.commit.leave(journal)
-            await self._around.offload(lambda: journal.cut(end))
+            with journal.without_budget():
+                await self._around.offload(lambda: journal.cut(end))
         except OSError as error:
             self._cutting = None
             self._write_failed(error)
@@ -301,9 +303,11 @@ class Followership:
         try:
             await self._snapshots.halted()
             await self._around.commit.leave(journal)
-            await self._around.offload(
-                lambda: journal.begin_at(offset, snapshot, epochs, time_ms=time_ms, allowed=allowed)
+            before = functools.partial(
+                journal.begin_at, offset, snapshot, epochs, time_ms=time_ms, allowed=allowed
             )
+            with journal.without_budget():
+                await self._around.offload(before)
         except OSError as error:
             self._cutting = None
             self._installs.failed(error)

@@ -81,7 +81,8 @@ class ReplicaLog:
         # Of a decision that failed, not a write, what was appended before is on its way still: what
         # the disk answers must not be taken for the log as it is cut.
         await self._around.commit.leave(self.journal)
-        await self._around.offload(self.journal.abandon_unsynced)
+        with self.journal.without_budget():
+            await self._around.offload(self.journal.abandon_unsynced)
 
     async def close(self) -> None:
         """Nobody is answered any more: when all who use its files are done, they are closed."""

@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from errno import EIO
 from typing import Final, Self
 
@@ -236,9 +237,7 @@ class Journal:
     async def read(self, from_offset: int, max_bytes: int, *, below: int) -> list[StoredFrame]:
         """Frames from the one that holds `from_offset`, whole, as far as they end at or before
         `below`: up to `max_bytes`, and at least one if there is one; often fewer than there are.
-
-        Raises OffsetOutOfRange before the log start, CorruptLog, OSError.
-        """
+        Raises OffsetOutOfRange before the log start, CorruptLog, OSError."""
         require_within(from_offset, self.log_start)
         if from_offset >= self._tail.start:
             return self._tail.read(from_offset, max_bytes, below=below)
@@ -265,10 +264,8 @@ class Journal:
     async def copies(self, from_offset: int, max_bytes: int) -> Copies:
         """Frames for a follower, from the one that begins at `from_offset` up to the log end,
         whether they are synced here or not: whole, as they stand on the disk or will, up to
-        `max_bytes`, and at least one if there is one.
-
-        Raises OffsetOutOfRange before the log start, CorruptLog, OSError.
-        """
+        `max_bytes`, and at least one if there is one. Raises OffsetOutOfRange before the log start,
+        CorruptLog, OSError."""
         require_within(from_offset, self.log_start)
         if from_offset >= self._tail.start:
             return self.copies_of_tail(from_offset, max_bytes)
@@ -280,9 +277,7 @@ class Journal:
 
     async def read_frames(self, offsets: Sequence[int]) -> list[StoredFrame]:
         """The frames that begin at these offsets, in this order. Neighbours share a disk read.
-
-        Raises OffsetOutOfRange where no frame begins, CorruptLog, OSError.
-        """
+        Raises OffsetOutOfRange where no frame begins, CorruptLog, OSError."""
         found: dict[int, StoredFrame] = {}
         missing: set[int] = set()
         for offset in offsets:
@@ -322,9 +317,9 @@ class Journal:
         return self._epochs.end_of(epoch, self.log_end)
 
     def cut(self, end: int) -> None:
-        """Drops every frame at or above `end`, which must be where a frame ends. Blocking; durable
-        when it returns. No commit may be under way. One that has failed may be cut to what is
-        synced. Raises OSError: then the journal has failed."""
+        """Drops every frame at or above `end`, which must be where a frame ends. Blocking, within
+        `without_budget`; durable when it returns. No commit may be under way. One that has failed
+        may be cut to what is synced. Raises OSError: then the journal has failed."""
         if self._failed:
             self._unwritten.failed()
             if end > self.synced_end:
@@ -594,6 +589,10 @@ class Journal:
         self.slots.close()
         self._synced_end_file.close()
         self._unwritten.close()
+
+    def without_budget(self) -> AbstractContextManager[None]:
+        """On the loop, while a thread runs what cuts it (`cut`, `begin_at`, `abandon_unsynced`)."""
+        return self._tail.apart()
 
     def forget_tail(self) -> None:
         """Gives back what it holds of the node's budget. On the loop, once it is closed."""

@@ -5,7 +5,8 @@ Invariants:
   * of synced frames it keeps at most `max_bytes`, the newest; what it drops it lets go within a
     quarter of that, whether frames are many or large;
   * all tails of a node keep no more than the budget, as far as what they hold is synced: who was
-    not written to for longest gives way first.
+    not written to for longest gives way first;
+  * a tail that a thread cuts is in no budget meanwhile: the loop leaves it alone.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -115,6 +117,24 @@ class MemoryTail:
         while freed < wanted_bytes and (size := self._drop_oldest()):
             freed += size + FRAME_MEMORY_BYTES
         self._let_go_of_dropped()
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """On the loop, while a thread cuts it. Those who need room there drop from its front, and
+        that would shift what the thread takes from its end: frames that were cut would stay."""
+        budget, self._budget = self._budget, TailBudget()
+        budget.let_go(self, self._held_bytes, is_empty=True)
+        try:
+            yield
+        finally:
+            self._budget = budget
+            if self._frames:
+                budget.took(self, self._held_bytes)
+
+    @property
+    def _held_bytes(self) -> int:
+        """As the budget counts them."""
+        return self._bytes + self._dropped_bytes + len(self._frames) * FRAME_MEMORY_BYTES
 
     def begin_at(self, offset: int) -> None:
         """Nothing is before it."""
