@@ -51,7 +51,8 @@ class CoordinatorConfig:
     manifest_parts_max: int = 100_000
     # A manifest as it comes, bytes.
     manifest_bytes_max: int = 16 * MIB
-    # A one-shot's payload in all, bytes. Danger: it is held in memory until its markers are out.
+    # A one-shot's payload and offsets in all, bytes. Danger: they are held in memory until its
+    # markers are out.
     one_shot_bytes_max: int = 256 * KIB
     # Partitions of a one-shot.
     one_shot_partitions_max: int = 64
@@ -67,7 +68,8 @@ class CoordinatorConfig:
     marker_backlog_max: int = 10_000
     # And their payload, bytes. Danger: it stays in memory until it is delivered.
     marker_backlog_bytes_max: int = 64 * MIB
-    # One-shot payload of one journal partition that is not delivered yet, bytes.
+    # One-shot payload of one journal partition that is not delivered yet, bytes, with that, and the
+    # offsets, of those that the offset manager has not answered yet.
     one_shot_undelivered_bytes_max: int = 256 * MIB
     # How long a one-shot waits while another transaction holds its offsets, milliseconds. Then that
     # counts as the offset manager's no.

@@ -317,7 +317,7 @@ def _require_room(state: CoordinatorState, producer: Producer, command: Transact
     require_open_slot(state)
     require_participants(state, len(command.batches))
     config, deliveries = state.config, state.deliveries
-    if deliveries.payload_bytes >= config.one_shot_undelivered_bytes_max:
+    if state.undelivered_bytes >= config.one_shot_undelivered_bytes_max:
         raise throttled("one_shot_undelivered_bytes_max", config.one_shot_undelivered_bytes_max)
     for batch in command.batches:
         if deliveries.is_disk_full(batch.partition):

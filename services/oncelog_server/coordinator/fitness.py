@@ -22,7 +22,7 @@ from oncelog_server.coordinator.commands import (
 )
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.coordinator.ports import CoordinatorEnv, CoordinatorReplica
-from oncelog_server.coordinator.values import OneShotBatch
+from oncelog_server.coordinator.values import OneShotBatch, one_shot_bytes
 from oncelog_server.core.ids import CONSUMER_OFFSETS_ID, CONTROL_PARTITIONS, PartitionId, TopicId
 from oncelog_server.core.ports import TopicInfo
 from oncelog_server.core.topic_limits import MAX_BATCH_BYTES, is_compacted, max_batch_bytes
@@ -69,7 +69,7 @@ class Fitness:
             _require_at_most(
                 "one_shot_partitions_max", len(command.batches), config.one_shot_partitions_max
             )
-            size_bytes = sum(len(batch.payload) for batch in command.batches)
+            size_bytes = one_shot_bytes(command.batches, command.offsets)
             _require_at_most("one_shot_bytes_max", size_bytes, config.one_shot_bytes_max)
             for batch in command.batches:
                 self._require_sound(batch)

@@ -81,7 +81,7 @@ class OutboxMetrics:
             "unacknowledged_markers": state.deliveries.waiting_markers,
             "participants": state.participants,
             "producers": len(state.producers),
-            "undelivered_bytes": state.deliveries.payload_bytes,
+            "undelivered_bytes": state.undelivered_bytes,
             "sessions": len(state.sessions),
             "outcomes_told_from": state.outcome_ages.told_from,
         }

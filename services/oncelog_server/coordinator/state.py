@@ -155,6 +155,11 @@ class CoordinatorState:
         """What `participants_max` limits."""
         return self.deliveries.waiting_markers + self.named_parts + self.asked_parts
 
+    @property
+    def undelivered_bytes(self) -> int:
+        """What `one_shot_undelivered_bytes_max` limits."""
+        return self.deliveries.payload_bytes + self.transactions.staged_bytes
+
     def forget_open(self, tx_id: TxId) -> None:
         """It is no longer open: nothing waits for it."""
         self.idle.cancel(tx_id)

@@ -20,6 +20,7 @@ from oncelog_server.coordinator.values import (
     OneShotBatch,
     OneShotOffsets,
     WriterParts,
+    one_shot_bytes,
 )
 from oncelog_server.core.ids import Generation, JournalOffset, PartitionId, ProducerId, TxId
 
@@ -80,9 +81,9 @@ class Transaction(msgspec.Struct, array_like=True):
         return self.state in (State.PREPARE_COMMIT, State.COMMITTED)
 
     @property
-    def payload_bytes(self) -> int:
-        """Of a one-shot."""
-        return sum(len(batch.payload) for batch in self.batches)
+    def one_shot_bytes(self) -> int:
+        """What it holds in memory, of a one-shot."""
+        return one_shot_bytes(self.batches, self.offsets)
 
     def takes_part(self, partition: PartitionId) -> bool:
         """Gets its marker. Of a decided one; asked often, so nothing is built for it."""
@@ -114,6 +115,8 @@ class Transactions:
         self._by_id: dict[TxId, Transaction] = {}
         # Open or staged: what `open_transactions_max` counts.
         self._undecided = 0
+        # Of one-shots that wait for the offset manager's answer.
+        self.staged_bytes = 0
 
     def get(self, tx_id: TxId) -> Transaction | None:
         return self._by_id.get(tx_id)
@@ -142,10 +145,14 @@ class Transactions:
         assert transaction.tx_id not in self._by_id, "a TxId is never reused"
         self._by_id[transaction.tx_id] = transaction
         self._undecided += transaction.state not in DECIDED
+        if transaction.state is State.STAGED:
+            self.staged_bytes += transaction.one_shot_bytes
 
     def decided(self, transaction: Transaction, state: State) -> None:
         assert transaction.state not in DECIDED, "a transaction has one outcome (I4)"
         assert state in DECIDED
+        if transaction.state is State.STAGED:
+            self.staged_bytes -= transaction.one_shot_bytes
         transaction.state = state
         self._undecided -= 1
 
@@ -165,6 +172,8 @@ class Transactions:
     def check(self, next_offset: int) -> None:
         undecided = [t for t in self._by_id.values() if t.state not in DECIDED]
         assert self._undecided == len(undecided)
+        staged = [t for t in undecided if t.state is State.STAGED]
+        assert self.staged_bytes == sum(t.one_shot_bytes for t in staged)
         prepared = [t.prepare_offset for t in self.in_prepare_order()]
         assert len(set(prepared)) == len(prepared), "a PREPARE decides one transaction"
         assert all(0 < offset < next_offset for offset in prepared)

@@ -147,6 +147,12 @@ class OneShotOffsets(msgspec.Struct, frozen=True, array_like=True):
         return control_partition(CONSUMER_OFFSETS_ID, self.group)
 
 
+def one_shot_bytes(batches: Sequence[OneShotBatch], offsets: OneShotOffsets | None) -> int:
+    """What it holds in memory."""
+    offset_bytes = 0 if offsets is None else len(offsets.request)
+    return sum(len(batch.payload) for batch in batches) + offset_bytes
+
+
 def content_digest(
     batches: Sequence[OneShotBatch], offsets: OneShotOffsets | None, commit_seq: CommitSeq | None
 ) -> bytes:

@@ -8,6 +8,39 @@ from tests.planted.planting import Bug, Edit, story, unit
 
 BUGS: Final = (
     Bug(
+        "staged-one-shots-count-nowhere",
+        "what is held in memory for callers has a limit, also while the offset manager is away",
+        (
+            Edit(
+                "oncelog_server.coordinator.state:CoordinatorState.undelivered_bytes",
+                "self.deliveries.payload_bytes + self.transactions.staged_bytes",
+                "self.deliveries.payload_bytes",
+            ),
+        ),
+        {
+            unit(
+                "coordinator/test_precedence",
+                "test_staged_one_shots_count_in_the_limit_of_bytes",
+            ): "== 'THROTTLED'",
+        },
+    ),
+    Bug(
+        "offsets-of-a-one-shot-of-any-size",
+        "a one-shot is held in memory, so all of it has a limit",
+        (
+            Edit(
+                "oncelog_server.coordinator.fitness:Fitness.of_one_shot",
+                "one_shot_bytes(command.batches, command.offsets)",
+                "one_shot_bytes(command.batches, None)",
+            ),
+        ),
+        {
+            unit(
+                "coordinator/test_known_requests", "test_offsets_count_in_what_a_one_shot_may_have"
+            ): "DID NOT RAISE OncelogError",
+        },
+    ),
+    Bug(
         "one-shots-decided-out-of-order",
         "#5 with offsets is STAGED, #6 without is visible first",
         (

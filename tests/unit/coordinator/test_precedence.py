@@ -374,6 +374,20 @@ def test_a_backlog_refuses_before_the_append(limits: dict[str, int], named: str)
     assert said(world.ask(Transact(world.who, 3, BATCHES))) == "OUT_OF_ORDER_SEQUENCE"
 
 
+def test_staged_one_shots_count_in_the_limit_of_bytes() -> None:
+    """While the offset manager was away as many as were sent stayed in memory."""
+    offsets = OneShotOffsets("group", b"o" * 40)
+    held = sum(len(batch.payload) for batch in BATCHES) + 40
+    world = World(one_shot_undelivered_bytes_max=2 * held)
+    first = world.transact(Transact(world.who, 1, BATCHES, offsets))
+    world.transact(Transact(world.who, 2, BATCHES, offsets))
+    refusal = world.ask(Transact(world.who, 3, BATCHES, offsets))
+    assert said(refusal) == "THROTTLED"
+    assert refusal.metadata["limit"] == "one_shot_undelivered_bytes_max"
+    world.ask(AnswerOffsets(first, NO))
+    assert said(world.ask(Transact(world.who, 3, BATCHES, offsets))) == "TransactAnswer"
+
+
 def test_the_offset_managers_no_is_told_again_and_again() -> None:
     world = World()
     tx_id = world.transact(Transact(world.who, 1, BATCHES, WITH_OFFSETS))

@@ -211,7 +211,11 @@ COORDINATOR: Final = (
     _counter("markers_refused", "WriteMarkers groups refused, to be sent again.", "reason"),
     _counter("questions_answered", "Answers to participants.", "verdict"),
     _gauge("producers", "Producers that are known (producers_max).", "partition"),
-    _gauge("undelivered_bytes", "One-shot payload that is not delivered yet.", "partition"),
+    _gauge(
+        "undelivered_bytes",
+        "One-shot payload that is not delivered yet (one_shot_undelivered_bytes_max).",
+        "partition",
+    ),
     _gauge("sessions", "Producers that hold a session.", "partition"),
     _gauge(
         "outcomes_told_from",
