@@ -11,7 +11,7 @@ import click
 
 from oncelog_server.cli.positions import EARLIEST, LATEST, Start, resolve_positions
 from oncelog_server.cli.session import Session
-from oncelogpb.errors import NotFound, PermissionDenied, UnknownMember, from_status
+from oncelogpb.errors import InvalidArgument, NotFound, PermissionDenied, UnknownMember, from_status
 from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from oncelogpb.v1 import types_pb2
@@ -146,6 +146,8 @@ class Group:
         self._view = types_pb2.VIEW_COMMITTED if committed else types_pb2.VIEW_JOURNAL
         # As the group has them; absent: nothing committed.
         self._committed: dict[int, int] = {}
+        # What stands beside these.
+        self._metadata: dict[int, str] = {}
 
     def require_no_members(self) -> None:
         """Raises UnknownMember: only they commit its offsets. Who may not look is told so by his
@@ -168,7 +170,9 @@ class Group:
 
     def fetch(self, topic: pb.TopicDescription, numbers: Sequence[int]) -> dict[int, int]:
         """Where the group stands; partitions of which it has nothing are absent. Waits, up to
-        --timeout, for transactions that hold these offsets."""
+        --timeout, for transactions that hold these offsets. Raises InvalidArgument where it has
+        more of one than an offset: what it was given beyond would be read again, and forgotten by
+        the next commit."""
         request = offsets_pb.FetchOffsetsRequest(
             group=self._name,
             partitions=[
@@ -185,6 +189,20 @@ class Group:
             for offset in reply.offsets
             if offset.HasField("offset")
         }
+        self._metadata = {
+            offset.partition.number: offset.metadata
+            for offset in reply.offsets
+            if offset.HasField("offset")
+        }
+        for number, metadata in sorted(self._metadata.items()):
+            if _has_beyond(metadata):
+                raise InvalidArgument(
+                    f"group {self._name!r} was read by transactions(across=True), which has given "
+                    f"transactions behind its offset of {topic.name}/{number}. Nothing was read: "
+                    "go on that way until all before them is given and committed, move the group "
+                    "(`oncelog group reset-offsets`), or leave out --group to look at the records",
+                    field="across",
+                )
         return dict(self._committed)
 
     def commit(self, reader: Reader) -> None:
@@ -202,6 +220,7 @@ class Group:
         )
         self._session.call("offset_manager.commit_offsets", request)
         self._committed.update(moved)
+        self._metadata.update(dict.fromkeys(moved, ""))
 
     def _step(self, reader: Reader, number: int, to: int) -> offsets_pb.OffsetCommit:
         step = offsets_pb.OffsetCommit(
@@ -209,9 +228,19 @@ class Group:
         )
         if number in self._committed:
             step.from_offset = self._committed[number]
+            # Who read on across partitions meanwhile may have left the offset where it was.
+            step.from_metadata = self._metadata[number]
         else:
             step.from_none = True
         return step
+
+
+def _has_beyond(metadata: str) -> bool:
+    if not metadata:
+        return False
+    from oncelog._core import beyond
+
+    return bool(beyond.decode(metadata)[0])
 
 
 def chosen_partitions(topic: pb.TopicDescription, numbers: Sequence[int]) -> list[int]:

@@ -12,6 +12,34 @@ FORGOTTEN: Final = "client/test_forgotten_transactions"
 
 BUGS: Final = (
     Bug(
+        "consume-forgets-what-was-given-beyond",
+        "I15, I21: `oncelog consume --group` gives nothing twice, and forgets nothing",
+        (Edit("oncelog_server.cli.reading:Group.fetch", "if _has_beyond(metadata):", "if False:"),),
+        {
+            unit(
+                "cli/test_records",
+                "test_i21_a_group_that_was_given_more_than_its_offset_says_is_refused",
+            ): "== (1, '')",
+        },
+    ),
+    Bug(
+        "consume-overruns-what-stands-beside",
+        "I21: who starts from other metadata than stand beside the group's offset is refused",
+        (
+            Edit(
+                "oncelog_server.cli.reading:Group._step",
+                "            step.from_metadata = self._metadata[number]\n",
+                "            step.from_metadata = 'oncelog-across/1 3:1200'\n",
+            ),
+        ),
+        {
+            unit(
+                "cli/test_records",
+                "test_i21_who_read_on_across_partitions_meanwhile_is_not_overrun",
+            ): "assert 0 == 1",
+        },
+    ),
+    Bug(
         "seek-forward-forgets-what-lies-beyond",
         "I21: who leaves out a forgotten transaction gives nothing twice that lies behind it",
         (

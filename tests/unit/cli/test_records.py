@@ -137,13 +137,17 @@ class Group:
     def __init__(self, **offsets: int) -> None:
         self.offsets = {int(name[1:]): offset for name, offset in offsets.items()}
         self.steps: list[tuple[int, int | None, int]] = []
+        # By partition; a commit leaves it empty.
+        self.metadata: dict[int, str] = {}
 
     def fetch(self, request: Any) -> Any:
         assert request.stable
         return offset_manager_pb2.FetchOffsetsReply(
             offsets=[
                 offset_manager_pb2.CommittedOffset(
-                    partition=wanted, offset=self.offsets.get(wanted.number)
+                    partition=wanted,
+                    offset=self.offsets.get(wanted.number),
+                    metadata=self.metadata.get(wanted.number, ""),
                 )
                 for wanted in request.partitions
             ]
@@ -155,7 +159,10 @@ class Group:
             start = step.from_offset if step.WhichOneof("from") == "from_offset" else None
             if start != self.offsets.get(number):
                 return StalePosition("moved", committed=self.offsets.get(number))
+            if start is not None and step.from_metadata != self.metadata.get(number, ""):
+                return StalePosition("moved", committed=start)
             self.offsets[number] = step.to_offset
+            self.metadata[number] = step.metadata
             self.steps.append((number, start, step.to_offset))
         return offset_manager_pb2.CommitOffsetsReply()
 
@@ -175,6 +182,43 @@ def test_i15_a_group_goes_on_where_it_stopped(run: Run) -> None:
     assert third.stdout.split() == []
     assert [step for step in group.steps if step[2] == 3] == [(0, 2, 3)]
     assert group.offsets == {0: 5}
+
+
+def test_i21_a_group_that_was_given_more_than_its_offset_says_is_refused(run: Run) -> None:
+    """Records that `transactions(across=True)` had given were printed again, and the commit behind
+    them took from the group that they were given."""
+    group = Group(p0=2)
+    group.metadata[0] = "oncelog-across/1 3:1200,7:1215 mine"
+    result = run(group.cluster(), "consume payments --partition 0 --group g")
+    assert (result.exit_code, result.stdout) == (1, "")
+    said = " ".join(result.stderr.split())
+    assert "transactions(across=True)" in said
+    assert "payments/0" in said
+    assert "reset-offsets" in said
+    assert (group.steps, group.offsets) == ([], {0: 2})
+
+
+def test_i21_what_others_leave_beside_an_offset_is_no_reason_to_refuse(run: Run) -> None:
+    group = Group(p0=2)
+    group.metadata[0] = "mine"
+    result = run(group.cluster(), "consume payments --partition 0 --group g")
+    assert result.stdout.split() == ["a2", "a3", "a4"]
+    assert (group.offsets, group.metadata) == ({0: 5}, {0: ""})
+
+
+def test_i21_who_read_on_across_partitions_meanwhile_is_not_overrun(run: Run) -> None:
+    group = Group(p0=2)
+
+    def meanwhile(request: Any) -> Any:
+        group.metadata[0] = "oncelog-across/1 3:1200"
+        return group.commit(request)
+
+    cluster = group.cluster()
+    cluster.answers["offset_manager.commit_offsets"] = meanwhile
+    result = run(cluster, "consume payments --partition 0 --group g")
+    assert result.exit_code == 1
+    assert "STALE_POSITION" in result.stderr
+    assert group.metadata == {0: "oncelog-across/1 3:1200"}
 
 
 def test_from_counts_only_where_the_group_has_no_offset(run: Run) -> None:
