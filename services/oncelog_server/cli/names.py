@@ -110,25 +110,25 @@ class _Cluster:
         return self._direct.ask(address, method, request, reply, timeout_s=max(0.0, left))
 
 
-def _listed(cluster: _Cluster) -> Any:
+def _listed(cluster: _Cluster, *, names_only: bool) -> Any:
     from oncelogpb.v1 import partition_leader_pb2 as pb
 
     reply = cluster.first(
         cluster.of_role("partition_leader"),
         "PartitionLeader/ListTopics",
-        pb.ListTopicsRequest(),
+        pb.ListTopicsRequest(names_only=names_only),
         pb.ListTopicsReply,
     )
     return reply.topics
 
 
 def _topics(cluster: _Cluster) -> Iterator[str]:
-    for topic in _listed(cluster):
+    for topic in _listed(cluster, names_only=True):
         yield topic.name
 
 
 def _places(cluster: _Cluster) -> Iterator[str]:
-    for topic in _listed(cluster):
+    for topic in _listed(cluster, names_only=False):
         for partition in topic.partitions:
             yield f"{topic.name}/{partition.number}"
 

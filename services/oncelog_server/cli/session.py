@@ -92,7 +92,7 @@ class Session:
         """Names by topic id, control topics included."""
         from oncelogpb.v1 import partition_leader_pb2
 
-        request = partition_leader_pb2.ListTopicsRequest(internal=True)
+        request = partition_leader_pb2.ListTopicsRequest(internal=True, names_only=True)
         listed: partition_leader_pb2.ListTopicsReply = self.call(
             "partition_leader.list_topics", request
         )

@@ -98,7 +98,7 @@ class Matching:
         if self.asked is None or now - self.asked >= PATTERN_EVERY_S:
             reply = protocol.call(
                 "partition_leader.list_topics",
-                partition_leader_pb2.ListTopicsRequest(),
+                partition_leader_pb2.ListTopicsRequest(names_only=True),
                 timeout_ms=LIST_TIMEOUT_MS,
             )
             self.names = tuple(t.name for t in reply.topics if pattern.fullmatch(t.name))

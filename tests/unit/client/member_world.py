@@ -38,6 +38,8 @@ class World:
         self.pending: set[int] = set()
         self.services = Services()
         self.beats: list[offsets.HeartbeatRequest] = []
+        # Of each list of topics that was asked for.
+        self.listed_names_only: list[bool] = []
         self.fetches: list[list[int]] = []
         self.begun_ms: list[int] = []
         self.pending_ms: list[int] = []
@@ -142,10 +144,11 @@ class Client:
         return leader.ListOffsetsReply(offsets=listed)
 
     def on_partition_leader__list_topics(self, request: Any) -> Any:
+        self.world.listed_names_only.append(request.names_only)
         made = leader.ListTopicsReply()
         for (name, topic_id), count in self.world.group.topics.items():
             topic = made.topics.add(name=name, topic_id=topic_id)
-            for number in range(count):
+            for number in range(0 if request.names_only else count):
                 topic.partitions.add(number=number)
         return made
 

@@ -98,6 +98,10 @@ def test_a_pattern_finds_topics_that_come_later() -> None:
         world.group.topics["bc", b"c" * 16] = 1
         await read(consumer, 10)
         assert [*consumer.assignment] == [*places(0, 1), TopicPartition("b", 0)]
+        at_first, *again = world.listed_names_only
+        assert not at_first, "how many partitions they have is noted"
+        assert again
+        assert all(again), "all partitions of a cluster are much to send every minute"
         await consumer.close()
 
     in_a_world(work, partitions=2)

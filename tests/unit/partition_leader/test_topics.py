@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from oncelog_server.core.ids import TRANSACTION_CONTROL, TRANSACTION_CONTROL_ID
+from oncelog_server.core.ids import TRANSACTION_CONTROL, TRANSACTION_CONTROL_ID, TopicId
 from oncelog_server.core.ports import TopicInfo
+from oncelog_server.partition_leader import topic_admin
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.service import PartitionLeaderService
 from oncelogpb import errors
@@ -189,6 +190,40 @@ def test_the_control_topics_are_left_alone_and_hidden() -> None:
     topics = admin.do("list_topics", pb.ListTopicsRequest(internal=True)).topics
     assert [t.name for t in topics] == [TRANSACTION_CONTROL, TOPIC.name]
     assert len(topics[0].partitions) == 16
+
+
+def test_a_list_may_say_names_and_ids_only() -> None:
+    (topic,) = Admin().do("list_topics", pb.ListTopicsRequest(names_only=True)).topics
+    assert topic == pb.TopicDescription(name=TOPIC.name, topic_id=TOPIC.topic_id)
+
+
+def test_who_lists_topics_leaves_the_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may know of 100,000 partitions, which take more than a second to describe."""
+    monkeypatch.setattr(topic_admin, "DESCRIBED_PER_TURN", 4)
+    admin = Admin()
+    known = admin.world.metadata.by_name
+    for number in range(6):
+        topic = TopicInfo(f"t{number}", TopicId(bytes([number] * 16)), 9, 1, {}, 0)
+        known[topic.name] = topic
+
+    async def turns(name: str, request: Any) -> tuple[int, list[pb.TopicDescription]]:
+        listing = asyncio.ensure_future(getattr(admin.service, name)(request, CALL))
+        count = 0
+        while not listing.done():
+            await asyncio.sleep(0)
+            count += 1
+            if count == 3:
+                known.pop("t5", None)
+        return count, list(listing.result().topics)
+
+    count, topics = asyncio.run(turns("list_topics", pb.ListTopicsRequest()))
+    assert count >= 5 * (1 + 9) // 4
+    assert [topic.name for topic in topics] == sorted(known), "without what is deleted meanwhile"
+    assert all(len(topic.partitions) == known[topic.name].partitions for topic in topics)
+    names = [f"t{number}" for number in range(5)]
+    count, topics = asyncio.run(turns("describe_topics", pb.DescribeTopicsRequest(names=names)))
+    assert count >= 5 * 9 // 4
+    assert [topic.name for topic in topics] == names
 
 
 def test_describe_by_name_and_id() -> None:

@@ -105,7 +105,9 @@ class Leaders:
         return leader.TopicDescription(name=name, topic_id=self.topic_id, partitions=parts)
 
     def _list_topics(self, request: leader.ListTopicsRequest) -> leader.ListTopicsReply:
-        return leader.ListTopicsReply(topics=[self.topic(name) for name in self.names])
+        assert request.names_only, "all partitions of a cluster are much to send"
+        topics = [leader.TopicDescription(name=n, topic_id=self.topic_id) for n in self.names]
+        return leader.ListTopicsReply(topics=topics)
 
     def call(self, method: str, request: Any, timeout_ms: int | None = None) -> Any:
         name = method.partition(".")[2]

@@ -876,14 +876,20 @@ class ListTopicsRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     INTERNAL_FIELD_NUMBER: builtins.int
+    NAMES_ONLY_FIELD_NUMBER: builtins.int
     internal: builtins.bool
     """True: `__transaction_control` and `__consumer_offsets` too."""
+    names_only: builtins.bool
+    """True: of each topic its name and its id, nothing else. A cluster with 100,000 partitions tells more of
+    them than one message holds. Processes of earlier versions tell all.
+    """
     def __init__(
         self,
         *,
         internal: builtins.bool = ...,
+        names_only: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["internal", b"internal"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["internal", b"internal", "names_only", b"names_only"]) -> None: ...
 
 global___ListTopicsRequest = ListTopicsRequest
 

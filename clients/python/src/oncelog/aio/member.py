@@ -140,7 +140,7 @@ class Member:
         if pattern is None:
             names = await self._named(topics)
         else:
-            matching = await self._matching(pattern)
+            matching = await self._matching(pattern, names_only=False)
             for topic in matching:
                 self._note(topic)
             names = [topic.name for topic in matching]
@@ -195,10 +195,10 @@ class Member:
                 await self._send(farewell, LEAVE_MS)
 
     async def _matching(
-        self, pattern: re.Pattern[str]
+        self, pattern: re.Pattern[str], *, names_only: bool
     ) -> list[partition_leader_pb2.TopicDescription]:
         self._listed_ms = self._protocol.now_ms()
-        request = partition_leader_pb2.ListTopicsRequest()
+        request = partition_leader_pb2.ListTopicsRequest(names_only=names_only)
         reply = await self._protocol.call("partition_leader.list_topics", request)
         return [topic for topic in reply.topics if pattern.fullmatch(topic.name)]
 
@@ -208,7 +208,8 @@ class Member:
         if self._pattern is None or age_ms < self._protocol.options.topic_refresh_ms:
             return
         with contextlib.suppress(errors.OncelogError):
-            names = [topic.name for topic in await self._matching(self._pattern)]
+            matching = await self._matching(self._pattern, names_only=True)
+            names = [topic.name for topic in matching]
             self.core.subscribe(names, self._protocol.now_ms())
             self._due.set()
 
