@@ -45,8 +45,6 @@ def _taken(disks: Sequence[FakeDisk]) -> Iterator[list[DataDirectory]]:
         for number, disk in enumerate(disks):
             directories.append(take(f"disk {number}", disk))
             look(directories[-1], lambda partition: None)
-            # Whoever runs it has looked: topics were deleted, and replicas moved.
-            directories[-1].set_aside.clear()
         yield directories
     finally:
         for disk in disks:

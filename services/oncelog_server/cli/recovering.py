@@ -22,6 +22,7 @@ from oncelog_server.cli.failures import CommandFailed
 from oncelog_server.cli.folder import CLUSTER_FILE, Folder
 from oncelog_server.cli.output import error_console, print_fields, print_table
 from oncelog_server.runtime.cluster_recovery.accounts import Account, account, leave
+from oncelog_server.runtime.cluster_recovery.choosing import Doubt
 from oncelog_server.runtime.cluster_recovery.inventory import (
     DataDirectory,
     FoundReplica,
@@ -181,6 +182,8 @@ def show(recovered: Recovered, *, dry_run: bool = False) -> None:
     )
     for doubt in plan.doubts:
         click.echo(f"in doubt: {_name(doubt.replica)} in {doubt.replica.path}: {doubt.why}")
+    for aside in plan.aside:
+        click.echo(f"in orphans/: {_name(aside.replica)} in {aside.replica.path}: {aside.why}")
     for partition, (intact, needed) in sorted(plan.waiting.items()):
         click.echo(f"{partition} waits: {intact} intact replicas found, of {needed} needed")
     if plan.waiting:
@@ -229,15 +232,20 @@ def described(recovered: Recovered, *, dry_run: bool) -> dict[str, Any]:
             str(partition): {"intact": intact, "needed": needed}
             for partition, (intact, needed) in sorted(plan.waiting.items())
         },
-        "doubts": [
-            {
-                "partition": str(doubt.replica.partition),
-                "data": doubt.replica.path,
-                "why": doubt.why,
-            }
-            for doubt in plan.doubts
-        ],
+        "doubts": _doubts(plan.doubts),
+        "aside": _doubts(plan.aside),
     }
+
+
+def _doubts(doubts: Sequence[Doubt]) -> list[dict[str, str]]:
+    return [
+        {
+            "partition": str(doubt.replica.partition),
+            "data": doubt.replica.path,
+            "why": doubt.why,
+        }
+        for doubt in doubts
+    ]
 
 
 def _topic(replica: FoundReplica) -> str | None:

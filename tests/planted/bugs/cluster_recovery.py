@@ -11,18 +11,18 @@ _DAYS: Final = "tests/simulation/test_copies.py"
 BUGS: Final = (
     Bug(
         "recovery-overlooks-orphans",
-        "I5: a replica in orphans/ that is missed is a doubt",
+        "I5: a replica in orphans/ that is missed is told of",
         (
             Edit(
                 "oncelog_server.runtime.cluster_recovery.plan:make_plan",
-                "plan.doubts.append(Doubt(aside, _why_set_aside(aside)))",
+                "plan.aside.append(Doubt(aside, _why_set_aside(aside)))",
                 "pass",
             ),
         ),
         {
             unit(
                 "cluster_recovery/test_plan",
-                "test_i5_a_replica_that_lies_in_orphans_and_is_missed_is_in_doubt",
+                "test_i5_a_replica_that_lies_in_orphans_and_is_missed_is_told_of",
             ): "assert [] == [FoundReplica",
         },
     ),
@@ -39,7 +39,7 @@ BUGS: Final = (
         {
             unit(
                 "cluster_recovery/test_plan",
-                "test_what_lies_in_orphans_is_no_doubt_where_another_copy_is_in_place",
+                "test_what_lies_in_orphans_is_not_told_of_where_another_copy_is_in_place",
             ): "== ([], [",
         },
     ),

@@ -190,6 +190,5 @@ def test_what_lies_in_orphans_is_read_and_left_as_it_is() -> None:
     assert aside.path == f"/a/orphans/{name.rsplit('/', 1)[-1]}"
     assert len(aside.incarnation) == 32
     assert sorted(disk.list(f"orphans/{name.rsplit('/', 1)[-1]}")) == before
-    surveyed = Etcd().survey(found)
-    with pytest.raises(RecoveryRefused, match="set aside, as of epoch 5, synced to 0"):
-        plan_of(surveyed, Loss.REFUSED)
+    [told] = plan_of(Etcd().survey(found), Loss.REFUSED).aside
+    assert "set aside, as of epoch 5, synced to 0" in told.why

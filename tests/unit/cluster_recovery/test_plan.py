@@ -57,31 +57,32 @@ def may_lead(state: PartitionState, last_epoch: int) -> bool:
     return fitness(state, Candidate(bytes.fromhex(NOW), last_epoch)) is Fitness.FIT
 
 
-def test_i5_a_replica_that_lies_in_orphans_and_is_missed_is_in_doubt() -> None:
+def test_i5_a_replica_that_lies_in_orphans_and_is_missed_is_told_of() -> None:
     """Its process took the loss of etcd for a deletion, and it is the only one."""
     aside = replica(path="/a/orphans/c-3")
     plan = make_plan([], InEtcd(), set_aside=[aside])
-    assert [doubt.replica for doubt in plan.doubts] == [aside]
-    assert "epoch 5, synced to 9" in plan.doubts[0].why
-    assert "move it back to partitions/" in plan.doubts[0].why
+    assert [told.replica for told in plan.aside] == [aside]
+    assert "epoch 5, synced to 9" in plan.aside[0].why
+    assert "move it back to partitions/" in plan.aside[0].why
+    assert plan.doubts == [], "a topic that was deleted lies there, too"
     assert plan.partitions[CONTROL] == VACANT, "nothing is taken from there"
     topic = make_plan([], InEtcd(), set_aside=[of_orders(path="/a/orphans/o-0")])
-    assert ([doubt.replica.path for doubt in topic.doubts], topic.topics) == (
+    assert ([told.replica.path for told in topic.aside], topic.topics) == (
         ["/a/orphans/o-0"],
         {},
     )
 
 
-def test_what_lies_in_orphans_is_no_doubt_where_another_copy_is_in_place() -> None:
+def test_what_lies_in_orphans_is_not_told_of_where_another_copy_is_in_place() -> None:
     """A damaged log was copied anew; a replica was moved to a node that is here, too."""
     for other in (copy("a"), copy("b")):
         found = [other, copy("c")]
         plan = make_plan(found, THREE, set_aside=[replica(path="/a/orphans/c-3")])
-        assert plan.doubts == []
+        assert plan.aside == []
     waiting = make_plan([copy("a")], THREE, set_aside=[replica(path="/a/orphans/c-3")])
-    assert (waiting.doubts, list(waiting.waiting)) == ([], [CONTROL])
+    assert (waiting.aside, list(waiting.waiting)) == ([], [CONTROL])
     elsewhere = replica(path="/b/orphans/c-3", node_id="b")
-    assert make_plan([copy("a")], THREE, set_aside=[elsewhere]).doubts
+    assert make_plan([copy("a")], THREE, set_aside=[elsewhere]).aside
 
 
 @pytest.mark.parametrize(("logged", "noted"), [(5, 3), (3, 5)])

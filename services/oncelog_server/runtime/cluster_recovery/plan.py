@@ -9,7 +9,7 @@
     of no topic that anybody here knows                | doubt; left out
     of a topic whose name belongs to a newer one       | doubt; left out
     not found, of a known topic                        | a vacant key: comes with a later directory
-    in `orphans/`, and it, or its topic, is not found  | doubt; never used from there
+    in `orphans/`, and it, or its topic, is not found  | told of; never used from there
 
 Invariants:
   * no epoch that anybody may have logged is used again: all go up by RECOVERY_EPOCHS;
@@ -62,6 +62,9 @@ class Plan:
     partitions: dict[PartitionId, PartitionState] = field(default_factory=dict)
     topics: dict[str, TopicValue] = field(default_factory=dict)
     doubts: list[Doubt] = field(default_factory=list)
+    # In `orphans/`. Nobody can tell whether they are missed: what was deleted, or moved to another
+    # node, lies there as well.
+    aside: list[Doubt] = field(default_factory=list)
     left_out: list[FoundReplica] = field(default_factory=list)
     vacant: list[PartitionId] = field(default_factory=list)
     # Partitions of which too few replicas were found so far: how many are intact, of how many.
@@ -120,7 +123,7 @@ def make_plan(
             # Another copy came after it.
             continue
         if aside.partition.topic_id not in known or aside.partition in lacking:
-            plan.doubts.append(Doubt(aside, _why_set_aside(aside)))
+            plan.aside.append(Doubt(aside, _why_set_aside(aside)))
     return plan
 
 
