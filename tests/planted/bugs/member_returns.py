@@ -195,4 +195,38 @@ BUGS: Final = (
             ): "_committed(world) == _next_offsets("
         },
     ),
+    Bug(
+        "poll-waits-for-its-commit",
+        "a poll waits for an automatic commit no longer than for records",
+        (
+            Edit(
+                "oncelog.aio.auto_commit:AutoCommit.where_due",
+                "await asyncio.wait([self._running], timeout=left_s)",
+                "await asyncio.wait([self._running])",
+            ),
+        ),
+        {
+            unit(
+                "client/test_auto_commit",
+                "test_a_poll_waits_for_a_commit_no_longer_than_for_records",
+            ): "it waits for the commit"
+        },
+    ),
+    Bug(
+        "committed-beside-an-automatic-commit",
+        "I21: a commit that goes on beside the polls is over before anything else moves positions",
+        (
+            Edit(
+                "oncelog.aio.auto_commit:AutoCommit.over",
+                "if self._running is not None:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "client/test_auto_commit",
+                "test_i21_what_was_begun_is_over_before_it_seeks_or_commits",
+            ): "== [(0, 5), (5, 20)]"
+        },
+    ),
 )

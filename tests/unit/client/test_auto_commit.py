@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from oncelog import plain
 from oncelog._loop import LoopThread
 from oncelog.batch import Batch
 from oncelog.errors import Closed
+from oncelogpb import errors
 from tests.unit.client.member_world import SESSION_MS, World, in_a_world
 
 # Nothing here takes as long: then a thread waits for ever.
@@ -111,6 +113,67 @@ def test_i21_at_close_what_another_thread_processes_is_not_committed(closes_itse
         is_over.set()
         thread.join(STUCK_S)
         assert _committed(world) == _next_offsets(given if closes_itself else given[:-1])
+
+
+@pytest.mark.parametrize("how", ["led elsewhere", "silent"])
+def test_a_poll_waits_for_a_commit_no_longer_than_for_records(how: str) -> None:
+    """The offset manager is away. What was read goes on being given, and the next commit covers
+    all of it."""
+
+    async def work(world: World) -> None:
+        client = world.client()
+        consumer = await client.member(auto_commit_ms=1_000)
+        commit = client.transport.handlers["offset_manager.commit_offsets"]
+
+        async def hangs(*_: object) -> None:
+            await asyncio.sleep(3600)
+
+        def refuses(*_: object) -> None:
+            raise errors.NotLeader("elsewhere")
+
+        away = refuses if how == "led elsewhere" else hangs
+        client.transport.handlers["offset_manager.commit_offsets"] = away
+        given: list[Batch] = []
+        loop = asyncio.get_running_loop()
+        for _ in range(8):
+            began = loop.time()
+            batch = await consumer.poll(1.0)
+            assert loop.time() - began <= 2.0, "it waits for the commit"
+            given += [batch] if batch is not None else []
+        assert len(given) >= 4, "nothing is given meanwhile"
+        client.transport.handlers["offset_manager.commit_offsets"] = commit
+        await consumer.close()
+        assert _committed(world) == _next_offsets(given)
+
+    in_a_world(work, partitions=1)
+
+
+def test_i21_what_was_begun_is_over_before_it_seeks_or_commits() -> None:
+    async def work(world: World) -> None:
+        client = world.client()
+        consumer = await client.member(auto_commit_ms=1_000)
+        commit = client.transport.handlers["offset_manager.commit_offsets"]
+
+        async def slow(*asked: Any) -> Any:
+            await asyncio.sleep(5)
+            return commit(*asked)
+
+        client.transport.handlers["offset_manager.commit_offsets"] = slow
+        for _ in range(3):
+            assert await consumer.poll(1.0) is not None
+            await asyncio.sleep(1)
+        assert await consumer.poll(0) is not None
+        await consumer.commit()
+        assert [(start, to) for _, start, to, _ in world.commits] == [(0, 5), (5, 20)]
+        assert await consumer.poll(1.0) is not None
+        await asyncio.sleep(2)
+        await consumer.poll(0)
+        await consumer.seek("a", 0, 5)
+        assert _committed(world)[0] > 20
+        consumer._positions.check()
+        await consumer.close()
+
+    in_a_world(work, partitions=1)
 
 
 @contextmanager

@@ -165,6 +165,7 @@ class Consumer:
                     f"{name.topic!r} has no partition {name.partition}", topic=name.topic
                 )
             chosen[PartitionKey(topic.topic_id, name.partition)] = name
+        await self.auto_commit.over()
         dropped = [key for key in self._positions.assigned if key not in chosen]
         self.feeding.require_not_given(dropped, "assign others")
         self._assigned.only_what_is_named()
@@ -191,7 +192,7 @@ class Consumer:
         if self._member is not None:
             async with self._member.polling():
                 return await self._poll_as_member(self._member, deadline_ms)
-        await self.auto_commit.where_due()
+        await self.auto_commit.where_due(deadline_ms)
         self._positions.assign_added(self._assigned.take_added())
         await self._start_unknown()
         while not self._closed:
@@ -199,6 +200,10 @@ class Consumer:
             wait_s = max(0.0, (deadline_ms - self._protocol.now_ms()) / 1000)
             if not await self._prefetcher.wait(wait_s) or self._closed:
                 break
+            # A commit that was refused meanwhile has it ask where it stands.
+            self._prefetcher.follow_positions()
+            if not self._prefetcher.is_ready:
+                continue
             batch = self._give()
             if batch is not None or self._transactions is not None:
                 return batch
@@ -207,7 +212,7 @@ class Consumer:
     async def _poll_as_member(self, member: Member, deadline_ms: float) -> Batch | None:
         """What comes and goes meanwhile is taken in meanwhile; what is started does not hold back
         what is read already."""
-        await self.auto_commit.where_due()
+        await self.auto_commit.where_due(deadline_ms)
         while not self._closed:
             await member.settle()
             if self.closed:
@@ -400,6 +405,7 @@ class Consumer:
         that it does not read (any more)."""
         self._require_usable()
         self._offsets.require_group()
+        await self.auto_commit.over()
         if offsets is None:
             progress = self._positions.progress()
         else:
@@ -411,9 +417,7 @@ class Consumer:
 
     async def _commit_processed(self) -> None:
         """By itself."""
-        await self._commit(
-            self._positions.progress(without_last=self.auto_commit.spares_last),
-        )
+        await self._commit(self._positions.progress(without_last=self.auto_commit.spares_last))
 
     async def _commit(self, progress: list[Progress]) -> None:
         """Raises as `commit`."""
@@ -484,6 +488,7 @@ class Consumer:
             await self._prefetcher.stop()
             await self._sign_of_life.stop()
             await self._prefetcher.close()
+            await self.auto_commit.end()
             if self._transactions is not None:
                 await self._transactions.close()
             self.on_closed()
@@ -560,6 +565,7 @@ class Consumer:
         await self._seek(zip(chosen, offsets, strict=True))
 
     async def _seek(self, places: Iterable[tuple[PartitionKey, int]]) -> None:
+        await self.auto_commit.over()
         across = isinstance(self._transactions, TransactionsAcross)
         if across:
             # What was given beyond a position, by others too, is the group's to say.
