@@ -29,6 +29,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from oncelog._core import beyond
 from oncelog_spark import batch_transaction as transaction
 from oncelog_spark import failed_jobs
 from oncelog_spark.batch_transaction import Standing
@@ -429,6 +430,14 @@ def _settled(
             f"query's sink, or not decided in time ({error}): `oncelog group describe {group}` "
             "shows which; try again when it has ended"
         ) from error
+    across = [str(tp) for tp, at in sorted(standing.items()) if beyond.decode(at.metadata)[0]]
+    if across:
+        raise OptionError(
+            f"group {group!r} was read by transactions(across=True), which has given transactions "
+            f"behind its offset of {', '.join(across)}: a query would read them again, and forget "
+            "that. Go on that way until all before them is committed, move the group (`oncelog "
+            "group reset-offsets`), or give the query a `group` of its own"
+        )
     subscription.await_what_was_made(standing)
     return {tp: at.offset for tp, at in standing.items() if at.HasField("offset")}
 

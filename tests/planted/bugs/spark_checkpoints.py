@@ -132,6 +132,17 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "query-overlooks-what-was-given-across",
+        "I21: what a group was given beyond its offset is not read again",
+        (Edit("oncelog_spark.source:_settled", "    if across:\n", "    if False:\n"),),
+        {
+            unit(
+                "spark/test_checkpoints",
+                "test_i21_a_group_that_was_given_more_than_its_offset_says_is_no_querys",
+            ): "DID NOT RAISE",
+        },
+    ),
+    Bug(
         "refused-generation-used-again",
         "I34: a generation that was refused is asked for again",
         (

@@ -11,9 +11,9 @@ from oncelog_spark import batch_transaction as transaction
 from oncelog_spark import source
 from oncelog_spark.offsets import OffsetRange
 from oncelogpb import errors
-from oncelogpb.v1 import coordinator_pb2
+from oncelogpb.v1 import coordinator_pb2, offset_manager_pb2
 from oncelogpb.v1 import types_pb2 as pb
-from tests.unit.spark.leaders import Leaders
+from tests.unit.spark.leaders import TOPIC_ID, Leaders
 from tests.unit.spark.readers import (
     GROUP,
     PROPERTIES,
@@ -150,6 +150,23 @@ def test_positions_that_stay_pending_are_explained(leaders: Leaders) -> None:
     says = r"not of this query's sink.*group describe g"
     with pytest.raises(transaction.TransactionLost, match=says):
         stream(**GROUP).initialOffset()
+
+
+@pytest.mark.parametrize("options", [{"group": "g"}, GROUP])
+def test_i21_a_group_that_was_given_more_than_its_offset_says_is_no_querys(
+    leaders: Leaders, options: dict[str, str]
+) -> None:
+    """By `transactions(across=True)`: the query would read that again."""
+    read = offset_manager_pb2.FetchOffsetsReply()
+    for number in range(2):
+        read.offsets.add(
+            partition=pb.Partition(topic_id=TOPIC_ID, number=number),
+            offset=number,
+            metadata="oncelog-across/1 3:1200,7:1215 mine" if number else "mine",
+        )
+    leaders.script["fetch_offsets"] = [read]
+    with pytest.raises(ValueError, match=r"behind its offset of t/1: .*reset-offsets"):
+        stream(**options).initialOffset()
 
 
 def test_a_group_that_stands_elsewhere_than_the_option_says_is_told_of(
