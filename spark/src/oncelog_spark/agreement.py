@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from oncelog_spark.batch_transaction import offset_partitions
+from oncelog_spark.batch_transaction import described, offset_partitions
 from oncelog_spark.failed_jobs import abort_transaction
 from oncelog_spark.manifest import TaskWritten
 from oncelogpb import errors
@@ -47,10 +47,12 @@ def require_positions_here(
             for offset in _positions(protocol, group)
             if offset.pending_tx_id not in (0, written.tx_id)
         }
-        described = [_describe(protocol, holder) for holder in sorted(holders)]
+        found = [
+            described(protocol, holder, timeout_ms=ASK_TIMEOUT_MS) for holder in sorted(holders)
+        ]
     except errors.OncelogError:
         return
-    _refuse(protocol, written, described)
+    _refuse(protocol, written, found)
 
 
 def require_only_sink(protocol: Protocol, written: TaskWritten) -> bool:
@@ -82,12 +84,12 @@ def require_only_sink(protocol: Protocol, written: TaskWritten) -> bool:
 def _refuse(
     protocol: Protocol,
     written: TaskWritten,
-    described: Iterable[coordinator_pb2.TransactionDescription],
+    asked: Iterable[coordinator_pb2.TransactionDescription],
 ) -> None:
     key = written.key
     others = [
         found
-        for found in described
+        for found in asked
         if found.tx_id != written.tx_id
         and found.state == pb.TRANSACTION_STATE_ONGOING
         and (found.commit_seq.scope, found.commit_seq.number) == (key.scope, key.number)
@@ -112,10 +114,3 @@ def _positions(protocol: Protocol, group: str) -> Iterable[offset_manager_pb2.Co
     reply = protocol.call("offset_manager.fetch_offsets", request, timeout_ms=ASK_TIMEOUT_MS)
     offsets: Iterable[offset_manager_pb2.CommittedOffset] = reply.offsets
     return offsets
-
-
-def _describe(protocol: Protocol, tx_id: int) -> coordinator_pb2.TransactionDescription:
-    request = coordinator_pb2.GetTransactionRequest(tx_id=tx_id)
-    reply = protocol.call("coordinator.get_transaction", request, timeout_ms=ASK_TIMEOUT_MS)
-    described: coordinator_pb2.TransactionDescription = reply.transaction
-    return described

@@ -265,11 +265,10 @@ def require_moved(protocol: Protocol, offsets: offset_manager_pb2.GroupOffsets) 
         group=offsets.group, partitions=[p.partition for p in offsets.offsets], stable=True
     )
     reply = protocol.call("offset_manager.fetch_offsets", request, timeout_ms=ENTER_TIMEOUT_MS)
-    ends = [wanted.to_offset for wanted in offsets.offsets]
     elsewhere = [
-        f"{found.partition.number} ({found.offset}, not {end})"
-        for found, end in zip(reply.offsets, ends, strict=True)
-        if found.HasField("offset") and found.offset != end
+        f"{found.partition.number} ({found.offset}, not {wanted.to_offset})"
+        for found, wanted in zip(reply.offsets, offsets.offsets, strict=True)
+        if found.HasField("offset") and found.offset != wanted.to_offset
     ]
     if elsewhere:
         raise CheckpointBehind(
@@ -310,6 +309,16 @@ def commit(
             _commit(protocol, request)
         except errors.OncelogError as again:
             doubt.give_up(again)
+
+
+def described(
+    protocol: Protocol, tx_id: int, *, timeout_ms: int
+) -> coordinator_pb2.TransactionDescription:
+    """What the coordinator knows of any transaction. Raises OncelogError."""
+    request = coordinator_pb2.GetTransactionRequest(tx_id=tx_id)
+    reply = protocol.call("coordinator.get_transaction", request, timeout_ms=timeout_ms)
+    found: coordinator_pb2.TransactionDescription = reply.transaction
+    return found
 
 
 def take_over(protocol: Protocol, name: str) -> None:

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from oncelog_spark.batch_transaction import Standing, TransactionLost, enter
+from oncelog_spark.batch_transaction import Standing, TransactionLost, described, enter
 from oncelog_spark.manifest import TaskWritten, TransactionKey, participants
 from oncelogpb import errors
 from oncelogpb.v1 import coordinator_pb2
@@ -75,10 +75,7 @@ def end_earlier_run(protocol: Protocol, tx_id: int) -> None:
     """Ends the open transaction of an earlier run that holds a group's positions, where nobody is
     told the name of its producer. Only a batch's has a scope; one of anybody else, and one that is
     decided, stays as it is. Raises OncelogError."""
-    request = coordinator_pb2.GetTransactionRequest(tx_id=tx_id)
-    found = protocol.call(
-        "coordinator.get_transaction", request, timeout_ms=ABORT_TIMEOUT_MS
-    ).transaction
+    found = described(protocol, tx_id, timeout_ms=ABORT_TIMEOUT_MS)
     if found.state != pb.TRANSACTION_STATE_ONGOING or not found.commit_seq.scope:
         return
     try:

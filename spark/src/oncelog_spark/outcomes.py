@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
+from oncelog_spark.batch_transaction import described
 from oncelog_spark.connection import connection
 from oncelog_spark.options import cluster_option
 from oncelogpb import errors
-from oncelogpb.v1 import coordinator_pb2
 from oncelogpb.v1 import types_pb2 as pb
 
 ASK_TIMEOUT_MS: Final = 30_000
@@ -38,11 +38,8 @@ def outcome(tx_id: int, options: Mapping[str, str]) -> Outcome:
     """Asks the coordinator. `options`: where the cluster is, as for source and sink; other options
     of theirs are passed over. Raises OutcomeForgotten, UnknownTransaction (there was none of that
     TxId) or another OncelogError."""
-    request = coordinator_pb2.GetTransactionRequest(tx_id=tx_id)
-    reply = connection(cluster_option(options)).call(
-        "coordinator.get_transaction", request, timeout_ms=ASK_TIMEOUT_MS
-    )
-    state = reply.transaction.state
+    protocol = connection(cluster_option(options))
+    state = described(protocol, tx_id, timeout_ms=ASK_TIMEOUT_MS).state
     if state == pb.TRANSACTION_STATE_EXPIRED:
         raise OutcomeForgotten(
             f"transaction {tx_id} ended longer ago than outcomes are kept: look for what was "

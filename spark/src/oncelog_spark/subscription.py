@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from oncelog._core.routing import PartitionKey
 from oncelog.aio.visibility import Visibility
 from oncelog.protocol import AsyncProtocol
+from oncelog_spark.batch_transaction import described
 from oncelog_spark.offsets import (
     EARLIEST_MARK,
     LATEST_MARK,
@@ -33,7 +34,7 @@ from oncelog_spark.options import (
     SourceOptions,
 )
 from oncelogpb import errors
-from oncelogpb.v1 import coordinator_pb2, offset_manager_pb2, partition_leader_pb2
+from oncelogpb.v1 import offset_manager_pb2, partition_leader_pb2
 from oncelogpb.v1 import types_pb2 as pb
 
 if TYPE_CHECKING:
@@ -431,10 +432,6 @@ class _Decisions:
         """A position is pending under a transaction that is decided to commit."""
         tx_id = committed.pending_tx_id
         if tx_id and tx_id not in self._known:
-            reply = self._protocol.call(
-                "coordinator.get_transaction",
-                coordinator_pb2.GetTransactionRequest(tx_id=tx_id),
-                timeout_ms=LIST_TIMEOUT_MS,
-            )
-            self._known[tx_id] = reply.transaction.state == pb.TRANSACTION_STATE_COMMITTED
+            found = described(self._protocol, tx_id, timeout_ms=LIST_TIMEOUT_MS)
+            self._known[tx_id] = found.state == pb.TRANSACTION_STATE_COMMITTED
         return self._known.get(tx_id, False)

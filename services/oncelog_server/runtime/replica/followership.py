@@ -16,7 +16,6 @@ Invariants (docs/leadership.md, "Leader and follower"):
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -303,11 +302,12 @@ class Followership:
         try:
             await self._snapshots.halted()
             await self._around.commit.leave(journal)
-            before = functools.partial(
-                journal.begin_at, offset, snapshot, epochs, time_ms=time_ms, allowed=allowed
-            )
             with journal.without_budget():
-                await self._around.offload(before)
+                await self._around.offload(
+                    lambda: journal.begin_at(
+                        offset, snapshot, epochs, time_ms=time_ms, allowed=allowed
+                    )
+                )
         except OSError as error:
             self._cutting = None
             self._installs.failed(error)

@@ -235,11 +235,9 @@ def replay_segment(
 
 def corrupt(segment: Segment, position: int, why: object) -> CorruptLog:
     """Names file and byte."""
-    if segment.has_unreadable:
-        why = f"{why} (the disk cannot read all of it)"
     return CorruptLog(
-        f"{segment.path} is damaged at byte {position}: {why}. Nothing of it is served; restore "
-        "this replica from another one or a backup",
+        f"{segment.path} is damaged at byte {position}: {segment.what_is_wrong(why)}. Nothing of "
+        "it is served; restore this replica from another one or a backup",
         file=segment.path,
         position=position,
     )

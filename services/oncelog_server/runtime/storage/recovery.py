@@ -258,7 +258,7 @@ def _walk(segments: list[Segment], log_start: int, epochs: EpochTable, *, whole:
         if scan.ending is Ending.BAD or (until is not None and scan.ending is Ending.BLANK):
             why = scan.why or f"it ends at journal offset {walk.end.offset}, not at {until}"
             walk.is_unreadable = segment.has_unreadable
-            why += " (the disk cannot read all of it)" * walk.is_unreadable
+            why = segment.what_is_wrong(why)
             walk.breaks(segment.path, walk.end.position, why, segments[number + 1 :])
             return walk
     return walk

@@ -192,6 +192,10 @@ class Segment:
         """See File; of the file as it is open."""
         return self._file is not None and self._file.has_unreadable
 
+    def what_is_wrong(self, why: object) -> str:
+        """With what the disk had to say."""
+        return f"{why} (the disk cannot read all of it)" if self.has_unreadable else str(why)
+
     @property
     def index(self) -> OffsetIndex:
         if self._index is None:
