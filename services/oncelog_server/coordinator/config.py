@@ -9,8 +9,7 @@ SECOND_MS: Final = 1000
 MINUTE_MS: Final = 60 * SECOND_MS
 HOUR_MS: Final = 60 * MINUTE_MS
 DAY_MS: Final = 24 * HOUR_MS
-KIB: Final = 1024
-MIB: Final = 1024 * KIB
+MIB: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class CoordinatorConfig:
     manifest_bytes_max: int = 16 * MIB
     # A one-shot's payload and offsets in all, bytes. Danger: they are held in memory until its
     # markers are out.
-    one_shot_bytes_max: int = 256 * KIB
+    one_shot_bytes_max: int = 1 * MIB
     # Partitions of a one-shot.
     one_shot_partitions_max: int = 64
     # What a compressed batch of a one-shot may become, bytes.

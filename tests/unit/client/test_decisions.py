@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from oncelog._core.routing import PartitionKey
-from oncelog._core.transaction import ONE_SHOT_BYTES_MAX
+from oncelog._core.transaction import ONE_SHOT_ALONE_BYTES_MAX
 from oncelog.aio.admin import Admin
 from oncelog.aio.outcomes import ExposedPart
 from oncelog.aio.transactional_producer import TransactionalProducer
@@ -480,7 +480,7 @@ def test_what_is_small_only_because_it_is_compressed_goes_in_parts() -> None:
         assert "transact" not in names
         assert "begin_transaction" in names
         sent = [batch for request in services.of("produce") for batch in request.batches]
-        assert sum(len(batch.payload) for batch in sent) < ONE_SHOT_BYTES_MAX
+        assert sum(len(batch.payload) for batch in sent) < ONE_SHOT_ALONE_BYTES_MAX
 
     transacting(work, compression="zstd", batch_bytes=4 * 1024 * 1024)
 

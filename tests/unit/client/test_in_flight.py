@@ -349,7 +349,7 @@ def test_what_does_not_fit_into_one_message_goes_alone() -> None:
 
         async def fill() -> None:
             async with large:
-                for _ in range(6):
+                for _ in range(12):
                     await large.send("a", BIG, partition=0)
 
         filling = asyncio.ensure_future(fill())
@@ -358,6 +358,48 @@ def test_what_does_not_fit_into_one_message_goes_alone() -> None:
         services.decide(2)
         await filling
         assert large.state == "committed"
+        assert services.names()[-1] == "commit_transaction"
+
+    in_flight(work)
+
+
+def test_more_is_one_message_where_several_may_be_on_their_way() -> None:
+    """Alone it would go to its leaders, and spare the coordinator. In flight can only be what is
+    one message."""
+
+    async def work(producer: TransactionalProducer, services: ChainServices) -> None:
+        await opened(producer, services, None)
+        async with producer.transaction() as large:
+            for _ in range(5):
+                await large.send("a", BIG, partition=0)
+        assert large.is_in_flight
+        await settled()
+        services.decide(2)
+        await large.decided()
+        assert "begin_transaction" not in services.names()
+
+    in_flight(work)
+
+
+def test_what_a_coordinator_finds_too_large_is_not_shown_to_it_again() -> None:
+    """One of an earlier version takes a quarter."""
+
+    async def work(producer: TransactionalProducer, services: ChainServices) -> None:
+        async def fill() -> None:
+            async with producer.transaction() as tx:
+                for _ in range(5):
+                    await tx.send("a", BIG, partition=0)
+
+        await opened(producer, services, None)
+        await fill()
+        await settled()
+        services.decide(2, errors.TooLarge("x", limit="one_shot_bytes_max"))
+        with pytest.raises(errors.TransactionEnded, match="they go one by one"):
+            await producer.flush()
+        services.decides_at_once = True
+        asked = services.names().count("transact")
+        await fill()
+        assert services.names().count("transact") == asked
         assert services.names()[-1] == "commit_transaction"
 
     in_flight(work)

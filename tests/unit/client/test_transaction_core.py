@@ -84,7 +84,7 @@ def test_the_first_error_is_the_one_that_is_kept_and_raised() -> None:
     ],
 )
 def test_what_fits_into_one_message(batches: list[tuple[PartitionKey, Sealed]], fits: bool) -> None:
-    assert fits_one_shot(batches) is fits
+    assert fits_one_shot(batches, ONE_SHOT_BYTES_MAX) is fits
 
 
 @given(

@@ -338,7 +338,7 @@ def test_what_decompresses_above_the_limit_is_told_by_its_name() -> None:
         )
         assert len(payload) < 256 * 1024
         assert await limit_of(c, request) == "one_shot_decompressed_bytes_max"
-        assert await limit_of(c, shot(who, value=b"x" * 300_000)) == "one_shot_bytes_max"
+        assert await limit_of(c, shot(who, value=b"x" * 1_100_000)) == "one_shot_bytes_max"
 
     run(story)
 
@@ -348,7 +348,7 @@ def test_offsets_count_in_what_a_one_shot_may_have() -> None:
         who = await init(c)
         metadata = "m" * 4_000
         offsets = offsets_pb.GroupOffsets(
-            group="g", offsets=[offsets_pb.OffsetCommit(metadata=metadata) for _ in range(80)]
+            group="g", offsets=[offsets_pb.OffsetCommit(metadata=metadata) for _ in range(300)]
         )
         request = pb.TransactRequest(producer=who, request_number=1, offsets=offsets)
         assert await limit_of(c, request) == "one_shot_bytes_max"

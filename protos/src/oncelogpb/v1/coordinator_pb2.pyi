@@ -384,7 +384,7 @@ class TransactRequest(google.protobuf.message.Message):
     def producer(self) -> oncelogpb.v1.types_pb2.Producer: ...
     @property
     def batches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[oncelogpb.v1.types_pb2.Batch]:
-        """One batch per partition at most, 64 partitions, together at most `one_shot_bytes_max` (256 KiB).
+        """One batch per partition at most, 64 partitions, together at most `one_shot_bytes_max` (1 MiB).
         `base_sequence` is ignored.
         """
 

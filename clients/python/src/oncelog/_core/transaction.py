@@ -41,9 +41,12 @@ from oncelogpb.v1 import types_pb2
 
 # Limits of Transact, as a coordinator has them by default: all payloads together, as they are sent
 # and once they are loaded (a compressed one grows), and partitions.
-ONE_SHOT_BYTES_MAX: Final = 256 * 1024
+ONE_SHOT_BYTES_MAX: Final = 1024 * 1024
 ONE_SHOT_LOADED_BYTES_MAX: Final = 4 * 1024 * 1024
 ONE_SHOT_PARTITIONS_MAX: Final = 64
+# Payloads of a Transact where one transaction is on its way at a time: what is larger goes to the
+# leaders itself, which spares the coordinator, through which it would go besides.
+ONE_SHOT_ALONE_BYTES_MAX: Final = 256 * 1024
 # What a coordinator says that has lower ones. Nothing happened then: it may begin, and go in parts.
 ONE_SHOT_LIMITS: Final = frozenset(
     {"one_shot_bytes_max", "one_shot_decompressed_bytes_max", "one_shot_partitions_max"}
@@ -183,13 +186,21 @@ class TransactionCore:
         raise errors.InvalidArgument("this transaction is ending: begin another")
 
 
-def fits_one_shot(batches: Sequence[tuple[PartitionKey, Sealed]]) -> bool:
-    """May these go as one Transact? One batch per partition, within the limits."""
+def one_shot_bytes_max(in_flight: int) -> int:
+    """Payloads that go as one Transact, bytes, where so many transactions of a producer may be on
+    their way. Only such ones can be, so there more of them are worth their way through the
+    coordinator."""
+    return ONE_SHOT_BYTES_MAX if in_flight > 1 else ONE_SHOT_ALONE_BYTES_MAX
+
+
+def fits_one_shot(batches: Sequence[tuple[PartitionKey, Sealed]], bytes_max: int) -> bool:
+    """May these go as one Transact? One batch per partition, within the limits; `bytes_max` of
+    payloads."""
     partitions = {partition for partition, _ in batches}
     return (
         len(partitions) == len(batches)
         and len(partitions) <= ONE_SHOT_PARTITIONS_MAX
-        and sum(len(sealed.payload) for _, sealed in batches) <= ONE_SHOT_BYTES_MAX
+        and sum(len(sealed.payload) for _, sealed in batches) <= bytes_max
         and sum(sealed.loaded_bytes for _, sealed in batches) <= ONE_SHOT_LOADED_BYTES_MAX
     )
 

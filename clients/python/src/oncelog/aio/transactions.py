@@ -95,6 +95,7 @@ class Transaction(Ending):
             self._protocol,
             place.options,
             place.sticky,
+            one_shot_bytes_max=core.one_shot_bytes_max(place.line.limit),
             loop=place.loop,
             takes=self._takes_records,
             on_held=self._held_more,

@@ -34,6 +34,7 @@ class Written:
         options: ProducerOptions,
         sticky: Sticky,
         *,
+        one_shot_bytes_max: int,
         loop: asyncio.AbstractEventLoop,
         takes: Callable[[], bool],
         on_held: Callable[[], None],
@@ -42,6 +43,7 @@ class Written:
     ) -> None:
         self._protocol = protocol
         self._options = options
+        self._one_shot_bytes_max = one_shot_bytes_max
         self._takes = takes
         self._on_held = on_held
         self._on_failed = on_failed
@@ -57,7 +59,7 @@ class Written:
             protocol,
             options,
             sticky,
-            chunk_bytes=min(options.batch_bytes, core.ONE_SHOT_BYTES_MAX),
+            chunk_bytes=min(options.batch_bytes, one_shot_bytes_max),
             linger_ms=None,
             loop=loop,
             deliver=self._deliver,
@@ -76,7 +78,8 @@ class Written:
     @property
     def fits_one_shot(self) -> bool:
         """What is held may go as one message."""
-        return core.fits_one_shot([(parcel.partition, parcel.sealed) for parcel in self._held])
+        held = [(parcel.partition, parcel.sealed) for parcel in self._held]
+        return core.fits_one_shot(held, self._one_shot_bytes_max)
 
     @property
     def overflows(self) -> bool:
