@@ -20,6 +20,7 @@ files that were made and not synced. One seed decides every delay and every tear
 from __future__ import annotations
 
 import asyncio
+import copy
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -263,6 +264,12 @@ class FakeDisk:
         )
         again.full, again.left_bytes = self.full, self.left_bytes
         again._failing = self._failing
+        return again
+
+    def copied(self) -> FakeDisk:
+        """Another one that holds the same, as the next process finds it."""
+        again = self.reopen()
+        again._platter = copy.deepcopy(self._platter)
         return again
 
     def bytes_of(self, path: str) -> bytes:

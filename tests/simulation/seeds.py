@@ -6,12 +6,13 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
+import itertools
 import multiprocessing
 import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from types import FrameType
@@ -118,18 +119,19 @@ def _at_most(seconds: int) -> Iterator[None]:
 # ------------------------------------------------------------------------------- several processes
 
 
-def run_all(seeds: Sequence[int], jobs: int, without: Sequence[str] = ()) -> Iterator[Outcome]:
-    """As they end. A process that dies takes its seed with it: that is its outcome."""
-    left = list(reversed(seeds))
+def run_all(seeds: Iterable[int], jobs: int, without: Sequence[str] = ()) -> Iterator[Outcome]:
+    """As they end; each is asked for when a process is free for it. A process that dies takes its
+    seed with it: that is its outcome."""
+    left = iter(seeds)
     with contextlib.ExitStack() as stack:
         workers = _Workers(without)
         stack.callback(workers.end)
-        for _ in range(min(jobs, len(left))):
-            workers.give(workers.start(), left.pop())
+        for seed in itertools.islice(left, jobs):
+            workers.give(workers.start(), seed)
         while workers.running:
             for outcome, worker in workers.outcomes():
-                if left:
-                    workers.give(worker or workers.start(), left.pop())
+                for seed in itertools.islice(left, 1):
+                    workers.give(worker or workers.start(), seed)
                 yield outcome
 
 

@@ -23,6 +23,8 @@ DATA = "partitions/p/data"
 # Of four files of data.
 COUNT = 900
 MISSING = "settled records are missing"
+# By what was wanted, and what was open beside it: each test loses something of a copy.
+SETTLED: dict[tuple[str, int], FakeDisk] = {}
 
 
 def data_files(disk: FakeDisk) -> list[str]:
@@ -67,6 +69,21 @@ async def after_loss(
 ) -> tuple[Process, str]:
     """The next process leads, on a disk that lost something of what is settled. `wanted`: as the
     topic is by then. `beside`: TxId of a transaction that is open from the beginning."""
+    if (wanted, beside) not in SETTLED:
+        SETTLED[wanted, beside] = await settle(process, wanted, beside)
+    disk = SETTLED[wanted, beside].copied()
+    assert len(data_files(disk)) > 3, "else this loses all"
+    lost = lose(disk)
+    again = Process(process.loop, disk, process.snapshot_every_bytes)
+    configure(again, 1 if wanted == "copy" else 2, materialization=wanted)
+    again.driver.aim(Lead(2, unclean_epoch))
+    await again.driver.settled()
+    await turns(again, 2)
+    return again, lost
+
+
+async def settle(process: Process, wanted: str, beside: int) -> FakeDisk:
+    """What a loss of power leaves of it."""
     configure(process, 1, materialization="copy")
     await process.lead(1)
     if beside:
@@ -80,15 +97,7 @@ async def after_loss(
         await turns(process, 1_400)
     assert MISSING not in process.reporter.events
     process.disk.crash(Tear.NOTHING)
-    disk = process.disk.reopen()
-    assert len(data_files(disk)) > 3, "else this loses all"
-    lost = lose(disk)
-    again = Process(process.loop, disk, process.snapshot_every_bytes)
-    configure(again, 1 if wanted == "copy" else 2, materialization=wanted)
-    again.driver.aim(Lead(2, unclean_epoch))
-    await again.driver.settled()
-    await turns(again, 2)
-    return again, lost
+    return process.disk.reopen()
 
 
 @pytest.mark.parametrize("wanted", ["copy", "reference"])
