@@ -5,6 +5,7 @@ ONCELOG_BOOTSTRAP names a running cluster to test against; without it one is sta
 
 from __future__ import annotations
 
+import builtins
 import itertools
 import json
 import os
@@ -147,8 +148,12 @@ class Lab:
 
     def values(self, topic: str) -> list[str]:
         """All committed values, read without Spark, in no order."""
+        return [value.decode() for value in self.bytes(topic)]
+
+    def bytes(self, topic: str) -> list[builtins.bytes]:
+        """The same, of values that are no text."""
         described = self.protocol.topic(topic)
-        found: list[str] = []
+        found: list[builtins.bytes] = []
         for number, end in self.ends(topic).items():
             part = RangeOf(
                 pb.Partition(topic_id=described.topic_id, number=number),
@@ -157,7 +162,7 @@ class Lab:
             for chunk in RangeReader(
                 self.protocol, [part], fail_on_data_loss=True, timeout_ms=60_000
             ):
-                found += [value.decode() for value in chunk.rows.column("value").to_pylist()]
+                found += chunk.rows.column("value").to_pylist()
         return found
 
     def ends(self, topic: str) -> dict[int, int]:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import functions as F
 
 from oncelog_spark import values
 from tests.spark.conftest import Lab
@@ -54,3 +59,59 @@ def test_avro_without_its_package_says_what_to_start_spark_with(lab: Lab) -> Non
     text = frame.selectExpr("cast('x' as binary) as value")
     with pytest.raises(values.AvroMissing, match="--packages"):
         text.transform(values.from_avro(schema))
+
+
+ALL_KINDS = (
+    "id bigint, n smallint, amount double, price decimal(12,2), name string, raw binary, "
+    "ok boolean, day date, at timestamp, tags array<string>, counts map<string,int>, "
+    "inner struct<a:int,b:string>"
+)
+
+
+def test_arrow_comes_back_as_it_went(lab: Lab) -> None:
+    topic = lab.topic(1)
+    full = (
+        *(b"a", 1, 2, 2.5, Decimal("3.25"), "x", b"\0", True, date(2026, 1, 2)),
+        *(datetime(2026, 1, 2, 3, 4, 5, 6), ["x", None], {"k": 1}, (1, "b")),
+    )
+    empty = (b"b", 2, *[None] * 11)
+    frame = lab.spark.createDataFrame([full, empty], f"key binary, {ALL_KINDS}")
+    lab.save(frame.transform(values.to_arrow()), topic=topic)
+    for value in lab.bytes(topic):
+        with pa.ipc.open_stream(value) as stream:
+            assert stream.read_all().num_rows == 1
+    read = lab.read(topic).transform(values.from_arrow(ALL_KINDS))
+    assert read.schema["value"].dataType == frame.drop("key").schema
+    found = read.select("key", "value.*", "offset").orderBy("id").collect()
+    assert [tuple(row)[:-1] for row in found] == [
+        tuple(row) for row in frame.orderBy("id").collect()
+    ]
+    assert [row.offset for row in found] == [0, 1]
+    # A struct goes back as its fields, what is beside it stays there, and what is null, null.
+    gone = read.select("key", "value").withColumn("value", F.expr("if(key = 'a', null, value)"))
+    again = gone.transform(values.to_arrow()).transform(values.from_arrow("id int"))
+    assert again.columns == ["key", "value"]
+    ids = [row.value and row.value.id for row in again.orderBy("key").collect()]
+    assert ids == [None, 2]
+
+
+def test_arrow_of_another_schema_fails_the_query(lab: Lab) -> None:
+    frame = lab.spark.createDataFrame([("x",)], "id string").transform(values.to_arrow())
+    with pytest.raises(Exception, match="field `id` of a value is string, and does not fit int64"):
+        frame.transform(values.from_arrow("id bigint")).collect()
+    with pytest.raises(Exception, match="a value is no Arrow IPC stream"):
+        lab.spark.sql("select '{}' as value").transform(values.from_arrow("id bigint")).collect()
+    with pytest.raises(ValueError, match="is no schema"):
+        frame.transform(values.from_arrow("bigint"))
+
+
+def test_arrow_in_a_query_that_streams(lab: Lab, tmp_path: Path) -> None:
+    """From a topic of typed values to another one, exactly once."""
+    source, target = lab.topic(2), lab.topic(1)
+    frame = lab.spark.range(100).selectExpr("id", "id * 2 as twice")
+    lab.save(frame.transform(values.to_arrow()), topic=source)
+    stream = lab.stream(source).transform(values.from_arrow("id bigint, twice bigint"))
+    made = stream.selectExpr("key", "value.twice + 1 as more").transform(values.to_arrow())
+    lab.copy(made, tmp_path, topic=target)
+    rows = [pa.ipc.open_stream(value).read_all().to_pylist() for value in lab.bytes(target)]
+    assert sorted(row["more"] for (row,) in rows) == [2 * n + 1 for n in range(100)]

@@ -1,6 +1,7 @@
 """Values with types: between the bytes of the column `value` and columns of a schema.
 
-Pure transforms of a DataFrame, for `DataFrame.transform`, by Spark's own functions:
+Pure transforms of a DataFrame, for `DataFrame.transform`, by Spark's own functions; Arrow by one of
+Python's over whole columns:
 
     payments = stream.transform(values.from_json("id bigint, amount double"))
     payments.select("key", "value.id")
@@ -9,8 +10,6 @@ Pure transforms of a DataFrame, for `DataFrame.transform`, by Spark's own functi
 What does not fit the schema fails the query, unless an option says otherwise: a value that silently
 becomes null is a record that silently gets lost. A null value (a deletion, in a compacted topic)
 stays null.
-
-Left out: Arrow in a value. Spark has no function for it, and Python per value would be slow.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from oncelog_spark import arrow_values
 from oncelog_spark.schema import SINK_COLUMNS, SOURCE_COLUMNS
 
 if TYPE_CHECKING:
@@ -32,6 +32,10 @@ BESIDE: Final = {*SOURCE_COLUMNS, *SINK_COLUMNS} - {VALUE}
 
 class AvroMissing(RuntimeError):
     """Spark's Avro functions are not part of PySpark."""
+
+
+class ArrowMissing(RuntimeError):
+    """This Spark has no functions over Arrow columns."""
 
 
 def from_json(schema: str | StructType, **options: str) -> Transform:
@@ -83,6 +87,51 @@ def to_avro(schema: str, *columns: str) -> Transform:
         return frame.select(*rest, _avro(frame, "to_avro", packed, schema).alias(VALUE))
 
     return transform
+
+
+def from_arrow(schema: str | StructType) -> Transform:
+    """`value`, an Arrow IPC stream of one row, becomes a struct of `schema`: fields by their names;
+    what a value lacks is null, what it has besides is left out. A value that is none, or that does
+    not fit, fails the query (ArrowValueError). Needs Spark 4.1."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.pandas.types import to_arrow_type
+    from pyspark.sql.types import DataType, StructType
+
+    def transform(frame: DataFrame) -> DataFrame:
+        wanted = DataType.fromDDL(schema) if isinstance(schema, str) else schema
+        if not isinstance(wanted, StructType):
+            raise ValueError(
+                f"{schema!r} is no schema: name fields, as in 'id bigint, name string'"
+            )
+        read = arrow_values.reading(to_arrow_type(wanted, timezone="UTC"))
+        struct = _arrow_udf(read, wanted)(F.col(VALUE).cast("binary"))
+        return frame.withColumn(VALUE, struct)
+
+    return transform
+
+
+def to_arrow(*columns: str) -> Transform:
+    """The columns become `value`, an Arrow IPC stream of one row, which any Arrow library reads;
+    which columns, as for `to_json`. Needs Spark 4.1."""
+
+    def transform(frame: DataFrame) -> DataFrame:
+        packed, rest = _packed(frame, columns)
+        return frame.select(*rest, _arrow_udf(arrow_values.write, "binary")(packed).alias(VALUE))
+
+    return transform
+
+
+def _arrow_udf(function: Any, made: Any) -> Any:
+    import pyspark
+
+    try:
+        from pyspark.sql.pandas.functions import arrow_udf
+    except ImportError as error:
+        raise ArrowMissing(
+            f"Arrow in a value needs Spark 4.1 or later, and this is {pyspark.__version__}: use "
+            "from_json and to_json, or another Spark"
+        ) from error
+    return arrow_udf(function, made)
 
 
 def _packed(frame: DataFrame, columns: Sequence[str]) -> tuple[Any, list[str]]:
