@@ -13,6 +13,7 @@ Needs twice the bytes on disk, three times where it is settled, in the folder th
 
 from __future__ import annotations
 
+import functools
 import os
 import statistics
 import tempfile
@@ -51,14 +52,21 @@ SETTLED_LOOK_S: Final = 1.0
 
 
 class Memory:
-    """What processes have resident, looked at by a thread. `with Memory(pids) as memory:`"""
+    """What processes have resident, looked at by a thread. `with Memory(pids) as memory:`
+    `others`: what is no single process, and how to ask how many MiB it has."""
 
-    def __init__(self, pids: Mapping[str, int]) -> None:
+    def __init__(
+        self, pids: Mapping[str, int], others: Mapping[str, Callable[[], float]] | None = None
+    ) -> None:
         self._pids = pids
+        self._ask: dict[str, Callable[[], float]] = {
+            name: functools.partial(resident_mib, pid) for name, pid in pids.items()
+        }
+        self._ask |= others or {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
         # MiB, by name.
-        self.before = {name: resident_mib(pid) for name, pid in pids.items()}
+        self.before = {name: ask() for name, ask in self._ask.items()}
         self.peak = dict(self.before)
         # What was going on, and the most that each had in that time, above what it had before.
         self.marks: list[tuple[str, dict[str, float]]] = []
@@ -67,7 +75,7 @@ class Memory:
 
     @property
     def grown_mib(self) -> dict[str, float]:
-        return {name: self.peak[name] - self.before[name] for name in self._pids}
+        return {name: self.peak[name] - self.before[name] for name in self._ask}
 
     @property
     def cpu_s(self) -> dict[str, float]:
@@ -78,14 +86,14 @@ class Memory:
 
     def mark(self, what: str) -> None:
         """All since the last mark was about that."""
-        grown = {name: self._peak_since[name] - self.before[name] for name in self._pids}
+        grown = {name: self._peak_since[name] - self.before[name] for name in self._ask}
         self.marks.append((what, grown))
-        self._peak_since = {name: resident_mib(pid) for name, pid in self._pids.items()}
+        self._peak_since = {name: ask() for name, ask in self._ask.items()}
 
     def _look(self) -> None:
         while not self._over.wait(LOOK_EVERY_S):
-            for name, pid in self._pids.items():
-                now = resident_mib(pid)
+            for name, ask in self._ask.items():
+                now = ask()
                 self.peak[name] = max(self.peak[name], now)
                 self._peak_since[name] = max(self._peak_since[name], now)
 
@@ -268,7 +276,7 @@ def main(gb: float, materialization: str, folder: Path | None) -> None:
                 took.append(("read whole, settled", again))
                 memory.mark("read whole, settled")
             cpu_s = memory.cpu_s
-    print(_table(size, written, took, beside, cpu_s), _memory_table(memory), sep="\n\n")
+    print(_table(size, written, took, beside, cpu_s), memory_table(memory), sep="\n\n")
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -296,17 +304,17 @@ def _table(
         ("their worst, ms", f"{max(beside.took_ms):.0f}"),
         *((f"{name}, CPU s", f"{used:.1f}") for name, used in cpu_s.items()),
     ]
-    return _markdown([("figure", "value"), *rows])
+    return markdown([("figure", "value"), *rows])
 
 
-def _memory_table(memory: Memory) -> str:
+def memory_table(memory: Memory) -> str:
     """MiB above what each had before."""
     header = ("at most, MiB above", *memory.before)
     rows = [(what, *(f"{mib:.0f}" for mib in grown.values())) for what, grown in memory.marks]
-    return _markdown([header, *rows])
+    return markdown([header, *rows])
 
 
-def _markdown(rows: Sequence[Sequence[str]]) -> str:
+def markdown(rows: Sequence[Sequence[str]]) -> str:
     header, *others = rows
     lines = [header, ["---"] * len(header), *others]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

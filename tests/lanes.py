@@ -22,8 +22,14 @@ from typing import IO, Final, NamedTuple
 ROOT: Final = Path(__file__).parents[1]
 # Lane -> its rooms. Every test file is in exactly one (tests/tidy).
 LANES: Final[Mapping[str, Sequence[str]]] = {
-    "cluster": ("tests/integration", "tests/interop", "tests/access", "tests/chaos"),
-    "spark": ("tests/faults/test_processes.py", "tests/spark", "tests/wheels"),
+    "cluster": (
+        "tests/integration",
+        "tests/interop",
+        "tests/access",
+        "tests/chaos",
+        "tests/faults/test_processes.py",
+    ),
+    "spark": ("tests/spark", "tests/wheels"),
     "pure": (
         "tests/golden",
         "tests/unit",
