@@ -63,6 +63,8 @@ def test_i23_a_process_that_was_stopped_beyond_its_session_commits_nothing(
 
 def test_i21_exactly_once_while_every_service_restarts(cluster: Cluster, job: Job) -> None:
     with job.working("works", "static", "works") as workers:
+        # One that begins while nobody is there is told so, and ends.
+        until(lambda: all(worker.has_said("assigned") for worker in workers), "all have a share")
         for role in (*ROLES, *ROLES):
             job.feed(300)
             cluster.kill(role)

@@ -308,7 +308,7 @@ def test_transact_tells_the_offset_managers_no() -> None:
         (pb.TransactRequest(request_number=1, batches=[batch(crc32c=1)]), "CORRUPT_BATCH"),
         (pb.TransactRequest(request_number=1, batches=[batch(record_count=2)]), "CORRUPT_BATCH"),
         (
-            pb.TransactRequest(request_number=1, batches=[batch(payload=b"x" * 300_000)]),
+            pb.TransactRequest(request_number=1, batches=[batch(payload=b"x" * 1_100_000)]),
             "TOO_LARGE",
         ),
         (
