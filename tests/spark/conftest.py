@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+# Of every Spark that a test starts, in a process of its own as well.
+os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "conf"))
+
 # An arrival takes far less; this is when a test gives up.
 AVAILABLE_SECONDS_MAX = 300
 VISIBLE_SECONDS_MAX = 20

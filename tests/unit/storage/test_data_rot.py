@@ -4,6 +4,7 @@ that was not written is served; and it is healed by what another replica has."""
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 from collections.abc import Callable
 
@@ -32,6 +33,12 @@ BLOCKS = 120
 
 def written() -> tuple[FakeDisk, list[Block]]:
     """Several files, each with several index entries between which stand many blocks."""
+    disk, wanted = _written_once()
+    return disk.copied(), list(wanted)
+
+
+@functools.cache
+def _written_once() -> tuple[FakeDisk, list[Block]]:
     disk, chance = FakeDisk(), random.Random(3)
     log = open_data(disk, segment_bytes=SEGMENT_BYTES)
     wanted: list[Block] = []
@@ -41,7 +48,7 @@ def written() -> tuple[FakeDisk, list[Block]]:
     for at in range(0, BLOCKS, 10):
         settle(log, *wanted[at : at + 10])
     log.close()
-    return disk.reopen(), wanted
+    return disk, wanted
 
 
 def flip(position: int, bit: int) -> Callable[[bytearray], None]:
