@@ -24,7 +24,7 @@ ROOT: Final = Path(__file__).parents[2]
 SEEDS: Final = 200
 # Where they are not, no more are begun after so long, but for as many.
 PATIENCE_S: Final = 300
-SEEDS_MIN: Final = 60
+SEEDS_MIN: Final = 40
 TRANSACTIONS_MIN: Final = 20
 
 
