@@ -12,13 +12,16 @@ Needs its bytes twice on disk, in the folder that `--folder` names.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 import oncelog
 from benchmarks.large_transaction import (
@@ -32,14 +35,12 @@ from benchmarks.large_transaction import (
     pids_over,
     timed,
 )
+from benchmarks.observer import below, processes_now
+from benchmarks.spark_side import NUMBER_DIGITS, numbered_values
 from oncelog_spark.jobs.java import provide_java
 from oncelog_spark.jobs.local_cluster import local_cluster
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 HEAP: Final = "1g"
-DIGITS: Final = 12
 TASKS: Final = 8
 
 
@@ -62,20 +63,20 @@ def main(gb: float, folder: Path | None) -> None:
         try:
             _write(spark, bootstrap, "warm-up", WARM_UP_BYTES)
             assert _count(spark, bootstrap, "warm-up") == WARM_UP_BYTES // VALUE_BYTES
-            pids = {
-                name: pid for name, pid in pids_over(Path(data)).items() if "client" not in name
+            pids = pids_over(Path(data))
+            # Spark is the client.
+            del pids["this client"]
+            others = {
+                "Spark's JVM": lambda: _resident_mib("java"),
+                # They come and go.
+                "its Python workers": lambda: _resident_mib("pyspark.daemon"),
             }
-            others = {"Spark's JVM": _jvm_mib, "its Python workers": _workers_mib}
             with Memory(pids, others) as memory:
                 written_s = timed(lambda: _write(spark, bootstrap, "large", size))
                 memory.mark("it is written and committed")
-                count = 0
-
-                def count_all() -> None:
-                    nonlocal count
-                    count = _count(spark, bootstrap, "large")
-
-                read_s = timed(count_all)
+                began_s = time.monotonic()
+                count = _count(spark, bootstrap, "large")
+                read_s = time.monotonic() - began_s
                 memory.mark("it is read whole")
                 cpu_s = memory.cpu_s
         finally:
@@ -93,8 +94,6 @@ def main(gb: float, folder: Path | None) -> None:
 
 
 def _session() -> SparkSession:
-    from pyspark.sql import SparkSession
-
     builder = SparkSession.builder.master("local[2]").appName("one large transaction")
     settings = {
         "spark.driver.memory": HEAP,
@@ -111,22 +110,18 @@ def _session() -> SparkSession:
 
 def _write(spark: SparkSession, bootstrap: str, topic: str, size: int) -> None:
     """Numbered values of VALUE_BYTES, in TASKS tasks, which commit once."""
-    from pyspark.sql import functions as F
-
-    number = F.lpad(F.col("id").cast("string"), DIGITS, "0")
-    value = F.concat(F.lit("v" * (VALUE_BYTES - DIGITS)), number).cast("binary")
-    frame = spark.range(0, size // VALUE_BYTES, numPartitions=TASKS).select(value.alias("value"))
+    frame = numbered_values(spark, size // VALUE_BYTES, VALUE_BYTES, tasks=TASKS)
     writer = frame.write.format("oncelog").mode("append").option("bootstrap", bootstrap)
     writer.option("topic", topic).save()
 
 
 def _count(spark: SparkSession, bootstrap: str, topic: str) -> int:
     """Of different values."""
-    from pyspark.sql import functions as F
-
     reader = spark.read.format("oncelog").option("bootstrap", bootstrap)
     frame = reader.option("subscribe", topic).schema("value binary").load()
-    number = F.substring(F.col("value").cast("string"), VALUE_BYTES - DIGITS + 1, DIGITS)
+    number = F.substring(
+        F.col("value").cast("string"), VALUE_BYTES - NUMBER_DIGITS + 1, NUMBER_DIGITS
+    )
     # Each number as a long: as many different ones as there are records, from 0 on.
     [row] = (
         frame.select(number.cast("long").alias("n"))
@@ -138,41 +133,16 @@ def _count(spark: SparkSession, bootstrap: str, topic: str) -> int:
     return int(count)
 
 
-def _jvm_mib() -> float:
-    return sum(_resident_mib(pid) for pid in _below(os.getpid()) if _runs(pid, "java"))
-
-
-def _workers_mib() -> float:
-    """They come and go, and share what they were forked with."""
-    return sum(_resident_mib(pid) for pid in _below(os.getpid()) if _runs(pid, "pyspark.daemon"))
-
-
-def _runs(pid: int, what: str) -> bool:
-    try:
-        return what.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return False
-
-
-def _resident_mib(pid: int) -> float:
-    """Of what it shares with others, its part. 0 where it has ended."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0.0
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
-
-
-def _below(pid: int) -> Iterator[int]:
-    """Its children, and theirs."""
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            children = [int(word) for word in task.read_text().split()]
-        except OSError:
-            continue
-        for child in children:
-            yield child
-            yield from _below(child)
+def _resident_mib(what: str) -> float:
+    """Of the processes below this one whose command names `what`; of what they share with others,
+    their part."""
+    total = 0
+    for pid in below(os.getpid(), processes_now()):
+        with contextlib.suppress(OSError):
+            if what.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+                total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return total / 1024
 
 
 if __name__ == "__main__":

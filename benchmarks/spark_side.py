@@ -42,7 +42,7 @@ class Side:
     def write(self, topic: str, rows: int, size: int) -> dict[str, float]:
         """One batch job: rows without keys, of one transaction with Oncelog."""
         start = time.perf_counter()
-        writer = self._values(rows, size).write.format(self._system).mode("append")
+        writer = numbered_values(self._spark, rows, size).write.format(self._system).mode("append")
         writer.options(**self._server).option("topic", topic).save()
         return {"seconds": time.perf_counter() - start}
 
@@ -114,12 +114,16 @@ class Side:
         }
         return {"seconds": parts["triggerExecution"] / 1000, "batches": len(durations), **parts}
 
-    def _values(self, rows: int, size: int) -> DataFrame:
-        # Padded by a constant: `lpad` to 1 KiB takes Spark ten times as long, and would be half of
-        # what is measured.
-        number = F.lpad(F.col("id").cast("string"), NUMBER_DIGITS, "0")
-        value = F.concat(F.lit("v" * (size - NUMBER_DIGITS)), number).cast("binary")
-        return self._spark.range(0, rows).select(value.alias("value"))
+
+def numbered_values(
+    spark: SparkSession, rows: int, size: int, *, tasks: int | None = None
+) -> DataFrame:
+    """Values of `size` bytes that end with their number, in NUMBER_DIGITS digits."""
+    # Padded by a constant: `lpad` to 1 KiB takes Spark ten times as long, and would be half of what
+    # is measured.
+    number = F.lpad(F.col("id").cast("string"), NUMBER_DIGITS, "0")
+    value = F.concat(F.lit("v" * (size - NUMBER_DIGITS)), number).cast("binary")
+    return spark.range(0, rows, numPartitions=tasks).select(value.alias("value"))
 
 
 def main(system: str, server: str, master: str, jars: str) -> None:
