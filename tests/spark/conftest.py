@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 import pytest
 
 from oncelog.protocol import Protocol
@@ -37,6 +38,34 @@ os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "conf"))
 # An arrival takes far less; this is when a test gives up.
 AVAILABLE_SECONDS_MAX = 300
 VISIBLE_SECONDS_MAX = 20
+
+
+# Spark gives a Python process 10 s to import PySpark and to connect back, which no setting changes.
+# Where a machine is busy that is not enough; a user starts such a query again, too.
+AGAIN = pytest.mark.flaky(reruns=2, only_rerun="Python worker failed to connect back")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(AGAIN)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def spark_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The installed Spark without the archive of PySpark's sources, which each of its Python
+    processes compiles anew (spark/README.md); `tests/wheels` runs with it."""
+    installed, home = Path(pyspark.__file__).parent, tmp_path_factory.mktemp("home")
+    libraries = home / "python" / "lib"
+    libraries.mkdir(parents=True)
+    for path in (*installed.iterdir(), *(installed / "python").iterdir()):
+        there = home / path.relative_to(installed)
+        if not there.exists():
+            there.symlink_to(path)
+    for archive in (installed / "python" / "lib").iterdir():
+        if archive.name != "pyspark.zip":
+            (libraries / archive.name).symlink_to(archive)
+    os.environ["SPARK_HOME"] = str(home)
 
 
 @pytest.fixture(scope="session")
