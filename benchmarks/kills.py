@@ -27,6 +27,7 @@ import click
 
 import oncelog
 from benchmarks.crowd import KAFKA, OURS
+from benchmarks.ending import end_as_by_ctrl_c
 from benchmarks.kill_writer import SILENT
 from benchmarks.observer import below, processes_now, role_of
 from benchmarks.sides import pid_over
@@ -222,6 +223,7 @@ def _kafka(folder: Path, nodes: int) -> Iterator[tuple[Writers, Reader, Callable
 @click.option("--only", multiple=True, type=click.Choice(list(KILLS)), help="Repeatable.")
 def main(kafka: bool, nodes: int, only: tuple[str, ...]) -> None:
     """Measure how long it takes until all go on after a kill -9. See benchmarks/README.md."""
+    end_as_by_ctrl_c()
     with tempfile.TemporaryDirectory(prefix="oncelog-kills-") as folder:
         print(kill_table(Path(folder), list(only) or list(KILLS), nodes=nodes, kafka=kafka))
 

@@ -28,6 +28,7 @@ from typing import Any, Final
 import click
 
 import oncelog
+from benchmarks.ending import end_as_by_ctrl_c
 from benchmarks.rebalance_member import KAFKA, OURS
 from benchmarks.standstill import Arrival, Event, Standstill, standstills
 from oncelog_spark.jobs.local_cluster import local_cluster
@@ -118,6 +119,7 @@ class Side:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def main(rounds: int, session_ms: int, kafka: bool, as_json: bool) -> None:
     """Measure how long partitions stand still at rebalances. See benchmarks/README.md."""
+    end_as_by_ctrl_c()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="oncelog-bench-")))
         sides = [_ours(stack, folder, session_ms)]

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import plots, progress, report, tables
+from benchmarks.ending import end_as_by_ctrl_c
 from benchmarks.kills import KILLS, kill_table
 from benchmarks.limits import limits_beside
 from benchmarks.observer import Observer
@@ -90,6 +91,7 @@ def main(
     A whole run beside Kafka takes about an hour; an estimate is printed at its beginning, and
     Ctrl-C shows what was measured until then.
     """
+    end_as_by_ctrl_c()
     if as_list:
         _list()
         return

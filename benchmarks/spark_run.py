@@ -28,6 +28,7 @@ from typing import Any, Final
 
 import click
 
+from benchmarks.ending import end_as_by_ctrl_c
 from benchmarks.kafka_broker import NoKafka, kafka_brokers
 from benchmarks.machine import cpu_seconds, use_free_memory
 from benchmarks.sides import remove_deleted
@@ -165,6 +166,7 @@ def main(
     markdown: bool,
 ) -> None:
     """Measure the Spark connector beside Spark's own Kafka connector."""
+    end_as_by_ctrl_c()
     wanted = [name for name in _names() if not only or name.startswith(only)]
     with tempfile.TemporaryDirectory(prefix="bench-spark-") as folder, ExitStack() as stack:
         bench = stack.enter_context(_bench(Path(folder), master, with_kafka=not without_kafka))
