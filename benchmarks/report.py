@@ -71,7 +71,7 @@ class Report:
 def text(report: Report, folder: Path) -> str:
     """`folder` is where it will lie: links to pictures begin there."""
     parts = [
-        "# The last full run\n",
+        "# A full run\n",
         f"```console\n$ {report.command}\n```\n",
         _setting(report),
         READ_FIRST.format(seconds=report.seconds, rounds=report.rounds),
