@@ -18,25 +18,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import multiprocessing
 import os
 import queue
 import statistics
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, closing
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 import grpc.aio
-import uvloop
 
+from benchmarks.bare_service import opened, started
 from benchmarks.hand_offs import Used, threads_of
-from oncelogpb import calls
+from benchmarks.summary import percentile
 
 SERVICE: Final = "benchmarks.BareTrips"
 # What the messages of a record of 100 B have, about.
@@ -44,6 +42,7 @@ MESSAGE: Final = b"m" * 250
 # As long as the coordinator lets markers wait for others.
 MARKERS_LATE_S: Final = 0.005
 COUNT: Final = 500
+FIGURES: Final = ("cpu_us", "switches", "forced", "p50_ms", "p99_ms")
 
 
 class File:
@@ -130,56 +129,17 @@ async def hear(call: Any, told: Callable[[bytes], object]) -> None:
             told(message)
 
 
-def opened(port: int) -> Any:
-    return grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS)
+def leader_handlers(folder: Path) -> dict[str, Any]:
+    leader = Leader(folder)
+    return {
+        "Produce": grpc.stream_stream_rpc_method_handler(leader.produce),
+        "Subscribe": grpc.unary_stream_rpc_method_handler(leader.subscribe),
+    }
 
 
-OPTIONS: Final = list(calls.CHANNEL_OPTIONS)
-# So that it takes the pings of such channels.
-SERVER_OPTIONS: Final = [("grpc.http2.min_ping_interval_without_data_ms", 2_000), *OPTIONS]
-
-
-def serve(told: Connection, folder: Path, leader: int | None) -> None:
-    """A coordinator of that leader, or a leader; until its process is ended."""
-
-    async def run() -> None:
-        server = grpc.aio.server(options=SERVER_OPTIONS)
-        if leader is None:
-            led = Leader(folder)
-            handlers = {
-                "Produce": grpc.stream_stream_rpc_method_handler(led.produce),
-                "Subscribe": grpc.unary_stream_rpc_method_handler(led.subscribe),
-            }
-        else:
-            coordinator = Coordinator(folder, leader)
-            handlers = {"Commit": grpc.stream_stream_rpc_method_handler(coordinator.commit)}
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        told.send(port)
-        await server.wait_for_termination()
-
-    uvloop.run(run())
-
-
-class Server(NamedTuple):
-    port: int
-    pid: int
-
-
-@contextlib.contextmanager
-def server(folder: Path, leader: int | None = None) -> Iterator[Server]:
-    ours, theirs = multiprocessing.Pipe()
-    # Spawned: gRPC does not survive a fork.
-    spawn = multiprocessing.get_context("spawn")
-    process = spawn.Process(target=serve, args=(theirs, folder, leader), daemon=True)
-    process.start()
-    try:
-        assert process.pid is not None
-        yield Server(ours.recv(), process.pid)
-    finally:
-        process.terminate()
-        process.join()
+def coordinator_handlers(folder: Path, leader: int) -> dict[str, Any]:
+    coordinator = Coordinator(folder, leader)
+    return {"Commit": grpc.stream_stream_rpc_method_handler(coordinator.commit)}
 
 
 class Client:
@@ -198,6 +158,7 @@ class Client:
         self._line = Line(method, channel, lambda _: self.answered.release())
         if reads:
             subscribed = channel.unary_stream(f"/{SERVICE}/Subscribe")(b"")
+            # Held: a loop does not hold its tasks.
             self._reading = asyncio.create_task(hear(subscribed, self.read.put))
 
     def close(self) -> None:
@@ -206,16 +167,6 @@ class Client:
     def send(self) -> None:
         """From any thread."""
         self._loop.call_soon_threadsafe(self._line.write, MESSAGE)
-
-
-def one_record(client: Client) -> None:
-    client.send()
-    client.answered.acquire()
-
-
-def end_to_end(client: Client, arrived: threading.Semaphore) -> None:
-    client.send()
-    arrived.acquire()
 
 
 def follow(client: Client, arrived: threading.Semaphore) -> None:
@@ -230,29 +181,27 @@ def total(pids: Sequence[int]) -> Used:
     return Used(*(sum(column) for column in zip(*used, strict=True)))
 
 
-def measure(title: str, pids: Sequence[int], rounds: int, once: Callable[[], None]) -> None:
+def measure(
+    title: str, pids: Sequence[int], rounds: int, client: Client, arrived: threading.Semaphore
+) -> None:
+    """`arrived` is released by each message that `client` sent."""
     found: list[tuple[float, ...]] = []
     # The first one warms up.
     for _ in range(rounds + 1):
         before, took = total(pids), []
         for _ in range(COUNT):
             start = time.perf_counter()
-            once()
+            client.send()
+            arrived.acquire()
             took.append((time.perf_counter() - start) * 1000)
         used = [after - was for after, was in zip(total(pids), before, strict=True)]
-        found.append((used[0] / 1000 / COUNT, *(each / COUNT for each in used[1:]), *_of(took)))
+        late = (percentile(took, 50), percentile(took, 99))
+        found.append((used[0] / 1000 / COUNT, *(each / COUNT for each in used[1:]), *late))
     for figure, column in zip(FIGURES, zip(*found[1:], strict=True), strict=True):
-        lowest, highest = min(column), max(column)
         median = statistics.median(column)
-        click.echo(f"{title:11} {figure:9} {median:9.2f}   ({lowest:.2f} to {highest:.2f})")
-
-
-FIGURES: Final = ("cpu_us", "switches", "forced", "p50_ms", "p99_ms")
-
-
-def _of(took: list[float]) -> tuple[float, float]:
-    took.sort()
-    return took[len(took) // 2], took[int(len(took) * 0.99)]
+        click.echo(
+            f"{title:11} {figure:9} {median:9.2f}   ({min(column):.2f} to {max(column):.2f})"
+        )
 
 
 @click.command()
@@ -261,15 +210,17 @@ def main(rounds: int) -> None:
     """Make the trips of a small transaction. See the module."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="oncelog-bench-")))
-        leader = stack.enter_context(server(folder))
-        coordinator = stack.enter_context(server(folder, leader.port))
+        leader = stack.enter_context(started(SERVICE, leader_handlers, folder))
+        coordinator = stack.enter_context(
+            started(SERVICE, coordinator_handlers, folder, leader.port)
+        )
         pids = (os.getpid(), coordinator.pid, leader.pid)
         transactions = stack.enter_context(closing(Client("Commit", coordinator.port)))
-        measure("one record", pids, rounds, lambda: one_record(transactions))
+        measure("one record", pids, rounds, transactions, transactions.answered)
         records = stack.enter_context(closing(Client("Produce", leader.port, reads=True)))
         arrived = threading.Semaphore(0)
         threading.Thread(target=follow, args=(records, arrived), daemon=True).start()
-        measure("end to end", pids, rounds, lambda: end_to_end(records, arrived))
+        measure("end to end", pids, rounds, records, arrived)
 
 
 if __name__ == "__main__":

@@ -11,18 +11,16 @@ takes beyond this (`benchmarks.hand_offs --only "bulk sends"`) is ours.
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import resource
 import statistics
 from collections.abc import AsyncIterator
-from multiprocessing.connection import Connection
 from typing import Any, Final
 
 import click
 import grpc.aio
-import uvloop
 
-from oncelogpb import bulk, calls
+from benchmarks.bare_service import opened, started
+from oncelogpb import bulk
 
 MIB: Final = 1 << 20
 WARM_UP_MIB: Final = 64
@@ -49,26 +47,13 @@ async def _used(request: bytes, context: Any) -> bytes:
     return str(cpu_us()).encode()
 
 
-def serve(told: Connection) -> None:
-    """Until its process is ended."""
+def handlers() -> dict[str, Any]:
     bulk.keep_large_blocks()
-
-    async def run() -> None:
-        server = grpc.aio.server(options=list(calls.CHANNEL_OPTIONS))
-        handlers = {
-            "Up": grpc.stream_stream_rpc_method_handler(_up),
-            "Down": grpc.unary_stream_rpc_method_handler(_down),
-            "Used": grpc.unary_unary_rpc_method_handler(_used),
-        }
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("benchmarks.Carriage", handlers),)
-        )
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        told.send(port)
-        await server.wait_for_termination()
-
-    uvloop.run(run())
+    return {
+        "Up": grpc.stream_stream_rpc_method_handler(_up),
+        "Down": grpc.unary_stream_rpc_method_handler(_down),
+        "Used": grpc.unary_unary_rpc_method_handler(_used),
+    }
 
 
 async def carry_up(channel: Any, count: int) -> None:
@@ -102,8 +87,7 @@ async def used_there(channel: Any) -> float:
 
 async def measure(port: int, count: int, rounds: int) -> None:
     bulk.keep_large_blocks()
-    address, options = f"127.0.0.1:{port}", list(calls.CHANNEL_OPTIONS)
-    async with grpc.aio.insecure_channel(address, options=options) as channel:
+    async with opened(port) as channel:
         for title, carry in (("up", carry_up), ("down", carry_down)):
             await carry(channel, WARM_UP_MIB)
             found: list[tuple[float, float]] = []
@@ -120,15 +104,8 @@ async def measure(port: int, count: int, rounds: int) -> None:
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1, 200))
 def main(mib: int, rounds: int) -> None:
     """Carry bytes. See the module."""
-    ours, theirs = multiprocessing.Pipe()
-    # Spawned: gRPC does not survive a fork.
-    server = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs,), daemon=True)
-    server.start()
-    try:
-        asyncio.run(measure(ours.recv(), mib, rounds))
-    finally:
-        server.terminate()
-        server.join()
+    with started("benchmarks.Carriage", handlers) as service:
+        asyncio.run(measure(service.port, mib, rounds))
 
 
 if __name__ == "__main__":
