@@ -48,6 +48,8 @@ class Report:
     workloads: Sequence[Workload]
     # In the order of the columns.
     sides: Sequence[str]
+    # What is measured.
+    commit: str
     seconds: float
     rounds: int
     summary: Summary
@@ -102,7 +104,7 @@ def text(report: Report, folder: Path) -> str:
 def _setting(report: Report) -> str:
     today = datetime.date.today()
     said = [
-        f"{today.day} {today:%B %Y}, commit {_commit()}. {_machine()}. {_versions()}.",
+        f"{today.day} {today:%B %Y}, commit {report.commit}. {_machine()}. {_versions()}.",
         f"Others used {report.foreign_share:.0%} of all cores on average.",
     ]
     if report.foreign_share > FOREIGN_MUCH:
@@ -133,7 +135,8 @@ def _limits(report: Report) -> str:
     return markdown(("limit", "before the run", "after it", "unit"), found)
 
 
-def _commit() -> str:
+def commit() -> str:
+    """To be asked before a run, which is long and draws pictures into the checkout."""
     command = ("git", "-C", str(ROOT), "describe", "--always", "--dirty")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"

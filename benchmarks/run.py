@@ -97,6 +97,7 @@ def main(
         return
     names = chosen(only)
     workloads = [WORKLOADS[name] for name in names if name in WORKLOADS]
+    commit = report.commit()
     sizes = Sizes(open_transactions, partitions, log_mb)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="oncelog-bench-")))
@@ -115,6 +116,7 @@ def main(
     done = Report(
         workloads=workloads,
         sides=sides,
+        commit=commit,
         seconds=seconds,
         rounds=rounds,
         summary=summarized(found.rounds),
