@@ -84,8 +84,10 @@ def registered(up: Up, node: str) -> Iterator[None]:
     listed, _ = asyncio.run(asked(lambda etcd: etcd.range(keys.BOOTS)))
     (boot,) = (one for one in listed if json.loads(one.value)["node_id"] == node)
     asyncio.run(asked(lambda etcd: etcd.txn([], [Put(boot.key, boot.value)])))
-    yield
-    asyncio.run(asked(lambda etcd: etcd.txn([], [Delete(boot.key)])))
+    try:
+        yield
+    finally:
+        asyncio.run(asked(lambda etcd: etcd.txn([], [Delete(boot.key)])))
 
 
 def others(up: Up, *names: str) -> Shell:

@@ -56,15 +56,12 @@ def spark_home(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The installed Spark without the archive of PySpark's sources, which each of its Python
     processes compiles anew (spark/README.md); `tests/wheels` runs with it."""
     installed, home = Path(pyspark.__file__).parent, tmp_path_factory.mktemp("home")
-    libraries = home / "python" / "lib"
-    libraries.mkdir(parents=True)
-    for path in (*installed.iterdir(), *(installed / "python").iterdir()):
-        there = home / path.relative_to(installed)
-        if not there.exists():
-            there.symlink_to(path)
-    for archive in (installed / "python" / "lib").iterdir():
-        if archive.name != "pyspark.zip":
-            (libraries / archive.name).symlink_to(archive)
+    (home / "python" / "lib").mkdir(parents=True)
+    for folder in (installed, installed / "python", installed / "python" / "lib"):
+        for path in folder.iterdir():
+            there = home / path.relative_to(installed)
+            if path.name != "pyspark.zip" and not there.exists():
+                there.symlink_to(path)
     os.environ["SPARK_HOME"] = str(home)
 
 
