@@ -5,6 +5,9 @@ A message of markers costs its coordinator and its leader as much as a commit do
 thousand for little more than one. So who commits one small transaction after the other pays for one
 message per moment, and not per transaction.
 
+A moment is longer where nobody reads what the markers bring (docs/adr/0097): each participant says
+with its answers whether somebody does.
+
 Moments are the same for all journal partitions of a process: what waits at several of them goes to
 a leader in one message of the transport.
 """
@@ -12,11 +15,16 @@ a leader in one message of the transport.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Final
 
 # How long a moment is. Nobody waits longer for markers that are due, because of it.
 MOMENT_MS: Final = 5
+# The same, where no participant has said of late that somebody reads there. A multiple of that.
+UNWATCHED_MOMENT_MS: Final = 25
+# For how long it counts that somebody reads there.
+WATCHED_FOR_S: Final = 1.0
 
 
 class MarkerPace:
@@ -27,8 +35,10 @@ class MarkerPace:
         a caller waits until a transaction is visible."""
         self._wake = wake
         self._is_awaited = is_awaited
-        # In which something went last.
-        self._last_moment = -1
+        # When something went last, by the loop's clock; before its beginning: in no moment.
+        self._last_s = -1.0
+        # Until then somebody reads, as far as is known here; nobody has said anything at first.
+        self._watched_until_s = math.inf
         self._timer: asyncio.TimerHandle | None = None
 
     def may_go(self) -> bool:
@@ -36,16 +46,30 @@ class MarkerPace:
         if self._timer is not None:
             return self._is_awaited()
         loop = asyncio.get_running_loop()
-        moment = _moment(loop.time())
-        if moment != self._last_moment or self._is_awaited():
+        now_s = loop.time()
+        moment_ms = MOMENT_MS if now_s < self._watched_until_s else UNWATCHED_MOMENT_MS
+        over_s = _end_of_moment(self._last_s, moment_ms)
+        if now_s >= over_s or self._is_awaited():
             return True
-        self._timer = loop.call_at((moment + 1) * MOMENT_MS / 1000, self._is_over)
+        self._timer = loop.call_at(over_s, self._is_over)
         return False
 
     def went(self) -> None:
         """Some went now, and all that was held back with them."""
         self.stop()
-        self._last_moment = _moment(asyncio.get_running_loop().time())
+        self._last_s = asyncio.get_running_loop().time()
+
+    def heard(self, *, is_watched: bool) -> None:
+        """From participants: whether somebody reads what markers bring to one of them. Who calls
+        this looks afterwards whether something may go."""
+        now_s = asyncio.get_running_loop().time()
+        if is_watched:
+            if now_s >= self._watched_until_s:
+                # Held back as if nobody did.
+                self.stop()
+            self._watched_until_s = now_s + WATCHED_FOR_S
+        elif self._watched_until_s == math.inf:
+            self._watched_until_s = now_s
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -55,9 +79,9 @@ class MarkerPace:
     def _is_over(self) -> None:
         self._timer = None
         # Whatever the loop's clock says: timers may be early by its grain.
-        self._last_moment = -1
+        self._last_s = -1.0
         self._wake()
 
 
-def _moment(seconds: float) -> int:
-    return int(seconds * 1000) // MOMENT_MS
+def _end_of_moment(within_s: float, moment_ms: int) -> float:
+    return (int(within_s * 1000) // moment_ms + 1) * moment_ms / 1000

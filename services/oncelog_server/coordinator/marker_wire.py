@@ -27,6 +27,8 @@ class GroupAnswer(NamedTuple):
     results: Sequence[MarkerAnswer]
     # Of the next one; None: all are applied.
     refusal: OncelogError | None
+    # Nobody looks for what the markers bring: more of them may come later, together.
+    is_unwatched: bool = False
 
 
 def group_message(
@@ -57,7 +59,7 @@ def _answer(answer: pb.MarkerGroupResult, group: OweMarkers) -> GroupAnswer:
         return GroupAnswer(results, from_status(answer.error))
     if len(results) != len(group.markers):
         return GroupAnswer(results, Internal("a participant left markers unanswered"))
-    return GroupAnswer(results, None)
+    return GroupAnswer(results, None, answer.unwatched)
 
 
 def _results(answer: pb.MarkerGroupResult) -> list[MarkerAnswer]:

@@ -162,6 +162,7 @@ class CoordinatorOutbox:
             return
         for group, answer in zip(groups, answers, strict=True):
             self._answered(group, answer)
+        self._pace.heard(is_watched=not all(answer.is_unwatched for answer in answers))
         self.wake()
 
     def _answered(self, group: OweMarkers, answer: GroupAnswer) -> None:

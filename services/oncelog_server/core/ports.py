@@ -294,6 +294,11 @@ class Replica(Protocol[M_co]):
         there are. Raises OffsetOutOfRange where it was deleted, CorruptLog."""
         ...
 
+    @property
+    def is_watched(self) -> bool:
+        """Somebody has read from it, to wait for more, since its high watermark last moved."""
+        ...
+
     def unreadable(self, error: CorruptLog) -> OncelogError:
         """What a reader is told where it lacks a frame that is needed: who has it leads next."""
         ...

@@ -43,6 +43,8 @@ class Submitted(NamedTuple):
     written: Awaitable[Any]
     # Why the markers behind those of the command wait.
     no_room: DiskFull | None
+    # Somebody looked for what they bring, before they came.
+    is_watched: bool
 
 
 class Unheard(NamedTuple):
@@ -61,10 +63,14 @@ class ParticipantHandler:
         *,
         decode: Callable[[pb.MarkerGroup], WriteMarkers] = wire.write_markers,
         told: MarkersReport = lambda partition, command, written: None,
+        is_watched: Callable[[Any], bool] = lambda replica: False,
     ) -> None:
+        """`is_watched`, of a replica: markers for it should not come late, for somebody looks for
+        what they bring (docs/adr/0097)."""
         self._env = env
         self._decode = decode
         self._told = told
+        self._is_watched = is_watched
 
     async def write_markers(
         self, request: pb.WriteMarkersRequest, call: Call
@@ -94,7 +100,8 @@ class ParticipantHandler:
             require_boot(metadata, partition, group.leader_boot_id)
             require_granted(metadata, group.journal_partition, group.coordinator_epoch)
             command, no_room = _with_room(replica, self._decode(group))
-            return Submitted(command, replica.submit(command), no_room)
+            is_watched = self._is_watched(replica)
+            return Submitted(command, replica.submit(command), no_room, is_watched)
         except OncelogError as refusal:
             return refusal
 
@@ -112,7 +119,7 @@ class ParticipantHandler:
         self._told(partition_id(group.partition), outcome.command, written)
         if outcome.no_room is not None and written.refusal is None:
             written = written._replace(refusal=outcome.no_room)
-        return wire.marker_group_result(group.partition, written)
+        return wire.marker_group_result(group.partition, written, is_watched=outcome.is_watched)
 
 
 def _went_with_its_topic(

@@ -118,11 +118,12 @@ def _one_shot_batch(marker: pb.Marker) -> Frame:
 
 
 def marker_group_result(
-    partition: types_pb2.Partition, written: MarkersWritten
+    partition: types_pb2.Partition, written: MarkersWritten, *, is_watched: bool
 ) -> pb.MarkerGroupResult:
     return pb.MarkerGroupResult(
         results=[_marker_result(partition, result) for result in written.results],
         error=to_status(written.refusal) if written.refusal is not None else None,
+        unwatched=not is_watched,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 
 from oncelog_server.core.ids import PartitionId, TopicId
 from oncelog_server.core.machine import Codec
@@ -51,7 +52,9 @@ class PartitionLeaderRole:
     def services(self, env: PartitionEnv) -> Mapping[str, object]:
         return {
             "PartitionLeader": PartitionLeaderService(env, self._config),
-            "Participant": ParticipantHandler(env, told=tell_markers(env.reporter)),
+            "Participant": ParticipantHandler(
+                env, told=tell_markers(env.reporter), is_watched=attrgetter("is_watched")
+            ),
         }
 
     def access(self, env: PartitionEnv) -> Tables:

@@ -276,45 +276,6 @@ BUGS: Final = (
         },
     ),
     Bug(
-        "markers-held-back-for-ever",
-        "I30: what is held back for a moment goes when that is over",
-        (
-            Edit(
-                "oncelog_server.coordinator.marker_pace:MarkerPace._is_over",
-                "self._wake()",
-                "pass",
-            ),
-        ),
-        {
-            unit(
-                "coordinator/test_marker_pace",
-                "test_those_that_come_soon_after_it_go_together_within_a_moment",
-            ): "all, in PREPARE order, in one message",
-        },
-    ),
-    Bug(
-        "who-waits-until-it-is-visible-is-held-back",
-        "a marker that somebody waits for waits for no moment",
-        (
-            Edit(
-                "oncelog_server.coordinator.waiting:Waiting.hurrying",
-                "self._hurried[journal_partition] += 1",
-                "pass",
-            ),
-            Edit(
-                "oncelog_server.coordinator.waiting:Waiting.hurrying",
-                "self._hurried[journal_partition] -= 1",
-                "pass",
-            ),
-        ),
-        {
-            unit(
-                "coordinator/test_marker_pace",
-                "test_who_waits_until_it_is_visible_waits_for_no_moment",
-            ): "assert 0.0",
-        },
-    ),
-    Bug(
         "what-was-decided-is-not-owed-after-a-failover",
         "a new leader asks the same question: owed work comes from state alone",
         (

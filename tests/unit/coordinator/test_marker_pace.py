@@ -11,7 +11,11 @@ from oncelog_server.coordinator.commands import (
     InitProducer,
     ProducerIdentity,
 )
-from oncelog_server.coordinator.marker_pace import MOMENT_MS
+from oncelog_server.coordinator.marker_pace import (
+    MOMENT_MS,
+    UNWATCHED_MOMENT_MS,
+    WATCHED_FOR_S,
+)
 from oncelog_server.coordinator.values import Manifest, TopicParts
 from oncelog_server.core.ids import TxId
 from oncelogpb.v1 import participant_pb2 as pb
@@ -21,6 +25,7 @@ from tests.unit.coordinator.calls import begin, commit, init
 from tests.unit.coordinator.harness import ORDERS, Coordinator, apply_all
 
 MOMENT_S = MOMENT_MS / 1000
+UNWATCHED_S = UNWATCHED_MOMENT_MS / 1000
 
 
 def run(story: Callable[[Coordinator], Awaitable[None]]) -> None:
@@ -43,9 +48,12 @@ async def a_producer(c: Coordinator) -> ProducerIdentity:
     return who
 
 
-async def a_commit(c: Coordinator, who: ProducerIdentity, number: int) -> TxId:
+async def a_commit(
+    c: Coordinator, who: ProducerIdentity, number: int, partitions: tuple[int, ...] = (0,)
+) -> TxId:
     begun = await c.replica.submit(BeginTransaction(who, number))
-    parts = TopicParts(ORDERS, (0,), (0,), (1,))
+    one_each = (1,) * len(partitions)
+    parts = TopicParts(ORDERS, partitions, (0,) * len(partitions), one_each)
     await c.replica.submit(CommitTransaction(begun.tx_id, who, Manifest((parts,))))
     tx_id: TxId = begun.tx_id
     return tx_id
@@ -142,6 +150,97 @@ def test_who_waits_is_not_held_back_behind_what_is_under_way() -> None:
         gate.set()
         await visible
         assert asyncio.get_running_loop().time() == began
+
+    run(story)
+
+
+def unwatched(request: pb.WriteMarkersRequest) -> pb.WriteMarkersReply:
+    """Participants that nobody reads."""
+    reply = apply_all(request)
+    for group in reply.groups:
+        group.unwatched = True
+    return reply
+
+
+async def at_the_beginning_of_a_longer_moment() -> None:
+    loop = asyncio.get_running_loop()
+    await asyncio.sleep((loop.time() // UNWATCHED_S + 1.01) * UNWATCHED_S - loop.time())
+
+
+def test_where_nobody_reads_more_of_them_go_together() -> None:
+    async def story(c: Coordinator) -> None:
+        c.around.markers = unwatched
+        who = await a_producer(c)
+        loop = asyncio.get_running_loop()
+        await at_the_beginning_of_a_longer_moment()
+        began = loop.time()
+        tx_ids = []
+        for number in range(1, 6):
+            tx_ids.append(await a_commit(c, who, number))
+            await asyncio.sleep(0.9 * MOMENT_S)
+        assert sent(c) == [tx_ids[:1]], "the first is alone, and goes at once"
+        await asyncio.sleep(began + 1.01 * UNWATCHED_S - loop.time())
+        await turns()
+        assert sent(c) == [tx_ids[:1], tx_ids[1:]]
+
+    run(story)
+
+
+def test_who_begins_to_read_is_heard_of_with_the_next_answer() -> None:
+    async def story(c: Coordinator) -> None:
+        c.around.markers = unwatched
+        who = await a_producer(c)
+        await at_the_beginning_of_a_longer_moment()
+        await a_commit(c, who, 1)
+        await turns()
+        # From here on somebody reads: the answer to what goes next says so, after others are due.
+        gate = asyncio.Event()
+
+        async def slow(request: pb.WriteMarkersRequest) -> pb.WriteMarkersReply:
+            await gate.wait()
+            return apply_all(request)
+
+        c.around.markers = slow
+        await asyncio.sleep(UNWATCHED_S)
+        second = await a_commit(c, who, 2)
+        await turns()
+        assert sent(c)[1:] == [[second]]
+        held_back = await a_commit(c, who, 3, (1,))
+        await turns()
+        gate.set()
+        await asyncio.sleep(1.01 * MOMENT_S)
+        assert sent(c)[2:] == [[held_back]], "who reads waits for no longer moment"
+        # And for a while moments are short, though an answer in between says otherwise.
+        c.around.markers = unwatched
+        for number in (4, 5):
+            tx_id = await a_commit(c, who, number)
+            await asyncio.sleep(1.01 * MOMENT_S)
+            assert sent(c)[-1] == [tx_id]
+        await asyncio.sleep(WATCHED_FOR_S)
+        await a_commit(c, who, 6)
+        late = await a_commit(c, who, 7)
+        await asyncio.sleep(1.01 * MOMENT_S)
+        assert late not in sent(c)[-1], "nobody has read there for a while"
+        await asyncio.sleep(UNWATCHED_S)
+        assert sent(c)[-1] == [late]
+
+    run(story)
+
+
+def test_one_that_is_read_is_enough() -> None:
+    async def story(c: Coordinator) -> None:
+        def first_is_read(request: pb.WriteMarkersRequest) -> pb.WriteMarkersReply:
+            reply = unwatched(request)
+            for group, result in zip(request.groups, reply.groups, strict=True):
+                result.unwatched = group.partition.number != 0
+            return reply
+
+        c.around.markers = first_is_read
+        who = await a_producer(c)
+        for number in range(1, 5):
+            tx_id = await a_commit(c, who, number, (0, 1))
+            await asyncio.sleep(1.01 * MOMENT_S)
+            assert sent(c)[-1] == [tx_id]
 
     run(story)
 

@@ -206,6 +206,10 @@ class FakeReplica:
             self._advanced = asyncio.get_running_loop().create_future()
         return asyncio.shield(self._advanced)
 
+    @property
+    def is_watched(self) -> bool:
+        return self._advanced is not None
+
 
 class FakeReplicas:
     """The Replicas port."""

@@ -453,3 +453,22 @@ def test_waiting_for_the_next_advance_survives_a_cancelled_waiter() -> None:
         assert impatient.cancelled()
 
     story(tell)
+
+
+def test_it_is_watched_from_a_look_until_the_high_watermark_moves() -> None:
+    async def tell(bench: Bench) -> None:
+        def watched() -> bool:
+            return bench.driver.is_watched
+
+        assert not watched(), "nobody leads"
+        await bench.lead()
+        assert not watched()
+        looked = asyncio.ensure_future(bench.driver.advanced())
+        await asyncio.sleep(0)
+        assert watched()
+        looked.cancel()
+        assert watched(), "who has looked looks again"
+        await bench.driver.submit(Add(1))
+        assert not watched()
+
+    story(tell)

@@ -26,7 +26,7 @@ from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 from oncelogpb.v1 import types_pb2 as oncelogpb_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eoncelogpb/v1/participant.proto\x12\x0concelogpb.v1\x1a\x17google/rpc/status.proto\x1a\x18oncelogpb/v1/types.proto\"\xd2\x01\n\x06Marker\x12\x11\n\x05tx_id\x18\x01 \x01(\x06\x42\x02\x30\x01\x12\x16\n\x0eprepare_offset\x18\x02 \x01(\x04\x12&\n\x04kind\x18\x03 \x01(\x0e\x32\x18.oncelogpb.v1.MarkerKind\x12(\n\x08producer\x18\x04 \x01(\x0b\x32\x16.oncelogpb.v1.Producer\x12\'\n\x05parts\x18\x05 \x03(\x0b\x32\x18.oncelogpb.v1.WriterPart\x12\"\n\x05\x62\x61tch\x18\x06 \x01(\x0b\x32\x13.oncelogpb.v1.Batch\"6\n\nWriterPart\x12\x12\n\x06writer\x18\x01 \x01(\x06\x42\x02\x30\x01\x12\x14\n\x0crecord_count\x18\x02 \x01(\x04\"\xae\x01\n\x0bMarkerGroup\x12\x19\n\x11journal_partition\x18\x01 \x01(\r\x12\x19\n\x11\x63oordinator_epoch\x18\x02 \x01(\x04\x12*\n\tpartition\x18\x03 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x16\n\x0eleader_boot_id\x18\x04 \x01(\x0c\x12%\n\x07markers\x18\x05 \x03(\x0b\x32\x14.oncelogpb.v1.Marker\"@\n\x13WriteMarkersRequest\x12)\n\x06groups\x18\x01 \x03(\x0b\x32\x19.oncelogpb.v1.MarkerGroup\"\xdb\x01\n\x0cMarkerResult\x12\x11\n\x05tx_id\x18\x01 \x01(\x06\x42\x02\x30\x01\x12\x31\n\x06status\x18\x02 \x01(\x0e\x32!.oncelogpb.v1.MarkerResult.Status\x12*\n\x07\x65xposed\x18\x03 \x03(\x0b\x32\x19.oncelogpb.v1.ExposedPart\"Y\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATUS_APPLIED\x10\x01\x12\x12\n\x0eSTATUS_DAMAGED\x10\x02\x12\x0f\n\x0bSTATUS_GONE\x10\x03\"c\n\x11MarkerGroupResult\x12+\n\x07results\x18\x01 \x03(\x0b\x32\x1a.oncelogpb.v1.MarkerResult\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\"D\n\x11WriteMarkersReply\x12/\n\x06groups\x18\x01 \x03(\x0b\x32\x1f.oncelogpb.v1.MarkerGroupResult\"|\n\x0fParticipantCall\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x12\n\ntimeout_ms\x18\x02 \x01(\r\x12:\n\rwrite_markers\x18\n \x01(\x0b\x32!.oncelogpb.v1.WriteMarkersRequestH\x00\x42\t\n\x07request\"@\n\x10ParticipantCalls\x12,\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x1d.oncelogpb.v1.ParticipantCall\"\x89\x01\n\x11ParticipantAnswer\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\x12\x38\n\rwrite_markers\x18\n \x01(\x0b\x32\x1f.oncelogpb.v1.WriteMarkersReplyH\x00\x42\x07\n\x05reply\"F\n\x12ParticipantAnswers\x12\x30\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x1f.oncelogpb.v1.ParticipantAnswer*]\n\nMarkerKind\x12\x1b\n\x17MARKER_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15MARKER_KIND_COMMITTED\x10\x01\x12\x17\n\x13MARKER_KIND_ABORTED\x10\x02\x32\xb1\x01\n\x0bParticipant\x12R\n\x0cWriteMarkers\x12!.oncelogpb.v1.WriteMarkersRequest\x1a\x1f.oncelogpb.v1.WriteMarkersReply\x12N\n\x06Stream\x12\x1e.oncelogpb.v1.ParticipantCalls\x1a .oncelogpb.v1.ParticipantAnswers(\x01\x30\x01\x42~\n\x0concelogpb.v1B\x10ParticipantProtoP\x01Z\x16oncelogpb/v1;oncelogpb\xa2\x02\x03OCL\xaa\x02\nOncelog.V1\xca\x02\nOncelog\\V1\xe2\x02\x13Oncelog\\V1\\Metadata\xea\x02\x0bOncelog::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eoncelogpb/v1/participant.proto\x12\x0concelogpb.v1\x1a\x17google/rpc/status.proto\x1a\x18oncelogpb/v1/types.proto\"\xd2\x01\n\x06Marker\x12\x11\n\x05tx_id\x18\x01 \x01(\x06\x42\x02\x30\x01\x12\x16\n\x0eprepare_offset\x18\x02 \x01(\x04\x12&\n\x04kind\x18\x03 \x01(\x0e\x32\x18.oncelogpb.v1.MarkerKind\x12(\n\x08producer\x18\x04 \x01(\x0b\x32\x16.oncelogpb.v1.Producer\x12\'\n\x05parts\x18\x05 \x03(\x0b\x32\x18.oncelogpb.v1.WriterPart\x12\"\n\x05\x62\x61tch\x18\x06 \x01(\x0b\x32\x13.oncelogpb.v1.Batch\"6\n\nWriterPart\x12\x12\n\x06writer\x18\x01 \x01(\x06\x42\x02\x30\x01\x12\x14\n\x0crecord_count\x18\x02 \x01(\x04\"\xae\x01\n\x0bMarkerGroup\x12\x19\n\x11journal_partition\x18\x01 \x01(\r\x12\x19\n\x11\x63oordinator_epoch\x18\x02 \x01(\x04\x12*\n\tpartition\x18\x03 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x16\n\x0eleader_boot_id\x18\x04 \x01(\x0c\x12%\n\x07markers\x18\x05 \x03(\x0b\x32\x14.oncelogpb.v1.Marker\"@\n\x13WriteMarkersRequest\x12)\n\x06groups\x18\x01 \x03(\x0b\x32\x19.oncelogpb.v1.MarkerGroup\"\xdb\x01\n\x0cMarkerResult\x12\x11\n\x05tx_id\x18\x01 \x01(\x06\x42\x02\x30\x01\x12\x31\n\x06status\x18\x02 \x01(\x0e\x32!.oncelogpb.v1.MarkerResult.Status\x12*\n\x07\x65xposed\x18\x03 \x03(\x0b\x32\x19.oncelogpb.v1.ExposedPart\"Y\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTATUS_APPLIED\x10\x01\x12\x12\n\x0eSTATUS_DAMAGED\x10\x02\x12\x0f\n\x0bSTATUS_GONE\x10\x03\"v\n\x11MarkerGroupResult\x12+\n\x07results\x18\x01 \x03(\x0b\x32\x1a.oncelogpb.v1.MarkerResult\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\x12\x11\n\tunwatched\x18\x03 \x01(\x08\"D\n\x11WriteMarkersReply\x12/\n\x06groups\x18\x01 \x03(\x0b\x32\x1f.oncelogpb.v1.MarkerGroupResult\"|\n\x0fParticipantCall\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x12\n\ntimeout_ms\x18\x02 \x01(\r\x12:\n\rwrite_markers\x18\n \x01(\x0b\x32!.oncelogpb.v1.WriteMarkersRequestH\x00\x42\t\n\x07request\"@\n\x10ParticipantCalls\x12,\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x1d.oncelogpb.v1.ParticipantCall\"\x89\x01\n\x11ParticipantAnswer\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\x12\x38\n\rwrite_markers\x18\n \x01(\x0b\x32\x1f.oncelogpb.v1.WriteMarkersReplyH\x00\x42\x07\n\x05reply\"F\n\x12ParticipantAnswers\x12\x30\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x1f.oncelogpb.v1.ParticipantAnswer*]\n\nMarkerKind\x12\x1b\n\x17MARKER_KIND_UNSPECIFIED\x10\x00\x12\x19\n\x15MARKER_KIND_COMMITTED\x10\x01\x12\x17\n\x13MARKER_KIND_ABORTED\x10\x02\x32\xb1\x01\n\x0bParticipant\x12R\n\x0cWriteMarkers\x12!.oncelogpb.v1.WriteMarkersRequest\x1a\x1f.oncelogpb.v1.WriteMarkersReply\x12N\n\x06Stream\x12\x1e.oncelogpb.v1.ParticipantCalls\x1a .oncelogpb.v1.ParticipantAnswers(\x01\x30\x01\x42~\n\x0concelogpb.v1B\x10ParticipantProtoP\x01Z\x16oncelogpb/v1;oncelogpb\xa2\x02\x03OCL\xaa\x02\nOncelog.V1\xca\x02\nOncelog\\V1\xe2\x02\x13Oncelog\\V1\\Metadata\xea\x02\x0bOncelog::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,8 +40,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WRITERPART'].fields_by_name['writer']._serialized_options = b'0\001'
   _globals['_MARKERRESULT'].fields_by_name['tx_id']._loaded_options = None
   _globals['_MARKERRESULT'].fields_by_name['tx_id']._serialized_options = b'0\001'
-  _globals['_MARKERKIND']._serialized_start=1408
-  _globals['_MARKERKIND']._serialized_end=1501
+  _globals['_MARKERKIND']._serialized_start=1427
+  _globals['_MARKERKIND']._serialized_end=1520
   _globals['_MARKER']._serialized_start=100
   _globals['_MARKER']._serialized_end=310
   _globals['_WRITERPART']._serialized_start=312
@@ -55,17 +55,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MARKERRESULT_STATUS']._serialized_start=742
   _globals['_MARKERRESULT_STATUS']._serialized_end=831
   _globals['_MARKERGROUPRESULT']._serialized_start=833
-  _globals['_MARKERGROUPRESULT']._serialized_end=932
-  _globals['_WRITEMARKERSREPLY']._serialized_start=934
-  _globals['_WRITEMARKERSREPLY']._serialized_end=1002
-  _globals['_PARTICIPANTCALL']._serialized_start=1004
-  _globals['_PARTICIPANTCALL']._serialized_end=1128
-  _globals['_PARTICIPANTCALLS']._serialized_start=1130
-  _globals['_PARTICIPANTCALLS']._serialized_end=1194
-  _globals['_PARTICIPANTANSWER']._serialized_start=1197
-  _globals['_PARTICIPANTANSWER']._serialized_end=1334
-  _globals['_PARTICIPANTANSWERS']._serialized_start=1336
-  _globals['_PARTICIPANTANSWERS']._serialized_end=1406
-  _globals['_PARTICIPANT']._serialized_start=1504
-  _globals['_PARTICIPANT']._serialized_end=1681
+  _globals['_MARKERGROUPRESULT']._serialized_end=951
+  _globals['_WRITEMARKERSREPLY']._serialized_start=953
+  _globals['_WRITEMARKERSREPLY']._serialized_end=1021
+  _globals['_PARTICIPANTCALL']._serialized_start=1023
+  _globals['_PARTICIPANTCALL']._serialized_end=1147
+  _globals['_PARTICIPANTCALLS']._serialized_start=1149
+  _globals['_PARTICIPANTCALLS']._serialized_end=1213
+  _globals['_PARTICIPANTANSWER']._serialized_start=1216
+  _globals['_PARTICIPANTANSWER']._serialized_end=1353
+  _globals['_PARTICIPANTANSWERS']._serialized_start=1355
+  _globals['_PARTICIPANTANSWERS']._serialized_end=1425
+  _globals['_PARTICIPANT']._serialized_start=1523
+  _globals['_PARTICIPANT']._serialized_end=1700
 # @@protoc_insertion_point(module_scope)

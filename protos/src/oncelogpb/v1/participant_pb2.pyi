@@ -207,6 +207,11 @@ class MarkerGroupResult(google.protobuf.message.Message):
 
     RESULTS_FIELD_NUMBER: builtins.int
     ERROR_FIELD_NUMBER: builtins.int
+    UNWATCHED_FIELD_NUMBER: builtins.int
+    unwatched: builtins.bool
+    """Nobody has looked for new records of the partition since its high watermark last moved, nor waits
+    for them: markers for it may come a little later, more of them together.
+    """
     @property
     def results(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___MarkerResult]:
         """Of the markers up to the first refusal, in order."""
@@ -220,9 +225,10 @@ class MarkerGroupResult(google.protobuf.message.Message):
         *,
         results: collections.abc.Iterable[global___MarkerResult] | None = ...,
         error: google.rpc.status_pb2.Status | None = ...,
+        unwatched: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["error", b"error"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["error", b"error", "results", b"results"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["error", b"error", "results", b"results", "unwatched", b"unwatched"]) -> None: ...
 
 global___MarkerGroupResult = MarkerGroupResult
 

@@ -157,26 +157,20 @@ class Driver:
     @property
     def trimming(self) -> Trimming | None:
         """What is said of the front of its log, while it leads or follows."""
-        led, followed = self._epochs.led, self._epochs.followership
-        if led is not None:
-            return led.trimming
-        return None if followed is None else followed.trimming
+        here = self._epochs.led or self._epochs.followership
+        return None if here is None else here.trimming
 
     @property
     def settling(self) -> Settling | None:
         """How far its committed log is settled, while it leads or follows."""
-        led, followed = self._epochs.led, self._epochs.followership
-        if led is not None:
-            return led.settling
-        return None if followed is None else followed.settling
+        here = self._epochs.led or self._epochs.followership
+        return None if here is None else here.settling
 
     @property
     def healing(self) -> Healing | None:
         """What of its data log is damaged, and what is done about it."""
-        led, followed = self._epochs.led, self._epochs.followed
-        if led is not None:
-            return led.healing
-        return None if followed is None else followed.healing
+        here = self._epochs.led or self._epochs.followed
+        return None if here is None else here.healing
 
     @property
     def readable(self) -> Settled | None:
@@ -548,6 +542,12 @@ class Driver:
             return self._epochs.led.advanced()
         return asyncio.sleep(0)
 
+    @property
+    def is_watched(self) -> bool:
+        """See the Replica port."""
+        led = self._epochs.led
+        return led is not None and led.is_watched
+
     async def checkpoint(self, *, worth_bytes: int = 0) -> None:
         """At a clean stop: see Leadership."""
         if self.is_ready and self._epochs.led is not None:
@@ -581,10 +581,8 @@ class Driver:
     @property
     def compacting(self) -> Compacting | None:
         """While it leads or follows."""
-        led, followed = self._epochs.led, self._epochs.followership
-        if led is not None:
-            return led.compacting
-        return None if followed is None else followed.compacting
+        here = self._epochs.led or self._epochs.followership
+        return None if here is None else here.compacting
 
     async def read_settled(self, from_offset: int, max_bytes: int, *, below: int) -> list[Block]:
         return await self._log.read_settled(from_offset, max_bytes, below=below)

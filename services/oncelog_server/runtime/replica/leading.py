@@ -547,6 +547,10 @@ class Leadership:
             self._advanced = asyncio.get_running_loop().create_future()
         return asyncio.shield(self._advanced)
 
+    @property
+    def is_watched(self) -> bool:
+        return self._advanced is not None
+
     def _notify_advanced(self) -> None:
         waiting, self._advanced = self._advanced, None
         if waiting is not None and not waiting.done():

@@ -1,0 +1,83 @@
+"""Bugs of when markers go: who waits for a moment, and for how long."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planting import Bug, Edit, unit
+
+BUGS: Final = (
+    Bug(
+        "markers-held-back-for-ever",
+        "I30: what is held back for a moment goes when that is over",
+        (
+            Edit(
+                "oncelog_server.coordinator.marker_pace:MarkerPace._is_over",
+                "self._wake()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "coordinator/test_marker_pace",
+                "test_those_that_come_soon_after_it_go_together_within_a_moment",
+            ): "all, in PREPARE order, in one message",
+        },
+    ),
+    Bug(
+        "who-begins-to-read-waits-for-a-longer-moment",
+        "markers are held back longer only where nobody reads what they bring",
+        (
+            Edit(
+                "oncelog_server.coordinator.marker_pace:MarkerPace.heard",
+                "self.stop()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "coordinator/test_marker_pace",
+                "test_who_begins_to_read_is_heard_of_with_the_next_answer",
+            ): "who reads waits for no longer moment",
+        },
+    ),
+    Bug(
+        "a-reader-is-not-told-of",
+        "a leader says with its answers whether somebody looks for what markers bring",
+        (
+            Edit(
+                "oncelog_server.participant.handler:ParticipantHandler._submit",
+                "is_watched = self._is_watched(replica)",
+                "is_watched = False",
+            ),
+        ),
+        {
+            unit(
+                "partition_leader/test_watched",
+                "test_a_leader_says_whether_somebody_reads",
+            ): "somebody waits for it",
+        },
+    ),
+    Bug(
+        "who-waits-until-it-is-visible-is-held-back",
+        "a marker that somebody waits for waits for no moment",
+        (
+            Edit(
+                "oncelog_server.coordinator.waiting:Waiting.hurrying",
+                "self._hurried[journal_partition] += 1",
+                "pass",
+            ),
+            Edit(
+                "oncelog_server.coordinator.waiting:Waiting.hurrying",
+                "self._hurried[journal_partition] -= 1",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "coordinator/test_marker_pace",
+                "test_who_waits_until_it_is_visible_waits_for_no_moment",
+            ): "assert 0.0",
+        },
+    ),
+)
