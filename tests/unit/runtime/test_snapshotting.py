@@ -8,7 +8,11 @@ from errno import ENOSPC
 
 import pytest
 
-from oncelog_server.runtime.replica.snapshots import FRAME_BYTES_GUESS, SNAPSHOT_RETRY_MS
+from oncelog_server.runtime.replica.snapshots import (
+    FRAME_BYTES_GUESS,
+    LOOK_EVERY_MS,
+    SNAPSHOT_RETRY_MS,
+)
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.runtime.bench import Bench
 from tests.unit.runtime.counter import Add
@@ -32,10 +36,14 @@ class Endless:
     def drop(self) -> None: ...
 
 
+def takes_turns(bench: Bench, work: object, what: str = "_turns") -> None:
+    setattr(bench.leadership._snapshots, what, work)
+
+
 async def goes_on_for_days(bench: Bench, what: str) -> Endless:
     """Returns in the middle of the first step."""
-    snapshots, endless = bench.leadership._snapshots, Endless(bench)
-    setattr(snapshots, what, endless)
+    endless = Endless(bench)
+    takes_turns(bench, endless, what)
     bench.driver.report()
     await asyncio.sleep(0.1)
     return endless
@@ -124,6 +132,47 @@ def test_i35_nothing_else_is_begun_where_a_snapshot_is_due() -> None:
         bench.driver.report()
         await asyncio.sleep(0.1)
         assert bench.driver.journal.snapshot_offset == bench.driver.log_end
+
+    run(tell(), loop)
+
+
+class Asked:
+    """It has nothing to do; counts how often it is asked."""
+
+    is_waiting = False
+    count = 0
+
+    @property
+    def is_due(self) -> bool:
+        self.count += 1
+        return False
+
+    def drop(self) -> None: ...
+
+
+def test_after_commits_other_work_is_looked_for_now_and_then() -> None:
+    loop = VirtualTimeLoop()
+
+    async def tell() -> None:
+        bench = Bench(loop)
+        await bench.lead()
+        asked = Asked()
+        takes_turns(bench, asked)
+        for number in range(100):
+            await bench.driver.submit(Add(number))
+            await asyncio.sleep(LOOK_EVERY_MS / 1000 / 10)
+        assert 9 <= asked.count <= 11
+        # Who looks for another reason looks at once.
+        before = asked.count
+        bench.driver.report()
+        bench.leadership._save()
+        assert asked.count == before + 2
+        # And what came to be done meanwhile is found while commits go on.
+        takes_turns(bench, Endless(bench))
+        for number in range(11):
+            await bench.driver.submit(Add(number))
+            await asyncio.sleep(LOOK_EVERY_MS / 1000 / 10)
+        assert bench.leadership._snapshots._saving is not None
 
     run(tell(), loop)
 

@@ -459,7 +459,7 @@ class Leadership:
         if not self._wake_is_due:
             self._wake_is_due = True
             self._wake_after(TURNS_TO_ANSWER)
-        self._snapshots.save(self._hw)
+        self._snapshots.save(self._hw, moved=True)
         if self._snapshots.holds_too_much:
             self._journal.mark_failed()
             self._write_failed(too_many_slots())

@@ -40,6 +40,9 @@ FRAME_BYTES_GUESS: Final = 128
 SNAPSHOT_EVERY_FRAMES: Final = 50_000
 # A snapshot that could not be written (no space) is tried again after so long.
 SNAPSHOT_RETRY_MS: Final = 10_000
+# After each commit is looked so often for what is done beside snapshots: mostly there is nothing,
+# and to find that out goes through as much code as a tenth of a small transaction.
+LOOK_EVERY_MS: Final = 50
 
 
 class Snapshots:
@@ -75,6 +78,8 @@ class Snapshots:
         self._is_stopping = False
         # Not before this moment is one that failed tried again.
         self._save_after_ms = 0
+        # Not before this moment is looked for other work again.
+        self._look_after_ms = 0
         # False: the leadership is over.
         self._wanted = True
         # What the alarm says.
@@ -126,17 +131,24 @@ class Snapshots:
         needs, settled = needs_of(machine), machine.settled()
         return taken._replace(needs=needs, time_ms=time_ms, settled=settled)
 
-    def save(self, high_watermark: int) -> None:
+    def save(self, high_watermark: int, *, moved: bool = False) -> None:
         """Begins to write what was captured, where the HW has passed it, or slots where many are
-        held. Called whenever the HW moves, and about every second."""
-        if self._saving is not None or self._is_stopping or self._now_ms() < self._save_after_ms:
+        held, or what is done beside snapshots. Called whenever the HW moved, about every second,
+        and when something else has ended."""
+        if self._saving is not None or self._is_stopping:
+            return
+        now_ms = self._now_ms()
+        if now_ms < self._save_after_ms:
             return
         if self._captured is not None and self._captured[0] <= high_watermark:
             (offset, snapshot), self._captured = self._captured, None
             self._saving = asyncio.get_running_loop().create_task(self._write(offset, snapshot))
         elif self._journal.slots.held >= SLOTS_WORTH_A_FLUSH:
             self._saving = asyncio.get_running_loop().create_task(self._flush_slots())
+        elif moved and now_ms < self._look_after_ms:
+            return
         elif self._wanted and (self._captured is not None or not self.is_due):
+            self._look_after_ms = now_ms + LOOK_EVERY_MS
             self._take_turn()
 
     def _take_turn(self) -> None:
