@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from oncelog_server.core.roles import ROLES
-from oncelog_server.runtime.clock import RealClock
+from oncelog_server.runtime.clock import NS_PER_MS, RealClock
 from tests.simulation.disk import FakeDisk
 from tests.simulation.virtual_time import EPOCH_MS, VirtualTimeLoop
 
@@ -47,8 +47,8 @@ class Machine:
     def clock(self) -> RealClock:
         """Of its next process."""
         return RealClock(
-            monotonic_ms=self._monotonic_ms,
-            wall_ms=self._wall_ms,
+            monotonic_ns=lambda: self._monotonic_ms() * NS_PER_MS,
+            wall_ns=lambda: self._wall_ms() * NS_PER_MS,
             lease_clock_ms=self._monotonic_ms,
         )
 

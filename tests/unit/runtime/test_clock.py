@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oncelog_server.runtime.clock import SLEW, STEP_MS, RealClock
+from oncelog_server.runtime.clock import NS_PER_MS, SLEW, STEP_MS, RealClock
 
 HOUR_MS = 3_600_000
 WEEK_MS = 7 * 24 * HOUR_MS
@@ -17,8 +17,8 @@ class Times:
     def __init__(self) -> None:
         self.monotonic_ms, self.wall_ms, self.lease_clock_ms = 5_000, START_MS, 9_000
         self.clock = RealClock(
-            monotonic_ms=lambda: self.monotonic_ms,
-            wall_ms=lambda: self.wall_ms,
+            monotonic_ns=lambda: self.monotonic_ms * NS_PER_MS,
+            wall_ns=lambda: self.wall_ms * NS_PER_MS,
             lease_clock_ms=lambda: self.lease_clock_ms,
         )
 
