@@ -322,7 +322,10 @@ class CoordinatorService:
             producer_id = outcome.producer.producer_id
             prepare_offset = JournalOffset(outcome.prepare_offset)
         may_name = partial(self._may_name, call)
-        return describe.visibility(state, tx_id, producer_id, prepare_offset, may_name)
+        told = describe.visibility(state, tx_id, producer_id, prepare_offset, may_name)
+        if not told.visible:
+            self._waiting.hurry(replica.partition.number)
+        return told
 
     def _may_name(self, call: Call, partition: PartitionId) -> bool:
         """What the caller may not see is not told; offsets are of no topic of a user's."""

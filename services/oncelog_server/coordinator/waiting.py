@@ -36,6 +36,12 @@ class Waiting:
         finally:
             self._hurried[journal_partition] -= 1
 
+    def hurry(self, journal_partition: int) -> None:
+        """Somebody has asked whether something is visible, and will ask again: what markers are
+        held back go now."""
+        with self.hurrying(journal_partition):
+            pass
+
     def is_hurried(self, journal_partition: int) -> bool:
         return self._hurried[journal_partition] > 0
 

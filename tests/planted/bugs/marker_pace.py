@@ -59,6 +59,23 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "who-asks-whether-it-is-visible-is-held-back",
+        "who takes over asks whether what was made before is visible, and waits for no moment",
+        (
+            Edit(
+                "oncelog_server.coordinator.service:CoordinatorService._visibility",
+                "self._waiting.hurry(replica.partition.number)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "coordinator/test_marker_pace",
+                "test_who_asks_whether_it_is_visible_waits_for_no_moment",
+            ): "assert [] == [[",
+        },
+    ),
+    Bug(
         "who-waits-until-it-is-visible-is-held-back",
         "a marker that somebody waits for waits for no moment",
         (

@@ -23,6 +23,7 @@ from oncelogpb.v1 import types_pb2 as types
 from tests.simulation.virtual_time import VirtualTimeLoop
 from tests.unit.coordinator.calls import begin, commit, init
 from tests.unit.coordinator.harness import ORDERS, Coordinator, apply_all
+from tests.unit.coordinator.test_visibility import ask
 
 MOMENT_S = MOMENT_MS / 1000
 UNWATCHED_S = UNWATCHED_MOMENT_MS / 1000
@@ -127,6 +128,28 @@ def test_who_waits_until_it_is_visible_waits_for_no_moment() -> None:
         assert reply.visible
         assert loop.time() == began
         assert sent(c)[1:] == [[held_back, waited_for]], "what was held back goes along"
+
+    run(story)
+
+
+def test_who_asks_whether_it_is_visible_waits_for_no_moment() -> None:
+    """As who takes over a consumer's partitions does, whose last transaction came just before."""
+
+    async def story(c: Coordinator) -> None:
+        who = await init(c)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        first = await begin(c, who, 1)
+        await commit(c, who, first)
+        held_back = await begin(c, who, 2)
+        await commit(c, who, held_back)
+        await turns()
+        assert sent(c) == [[first]]
+        assert not (await ask(c, held_back)).visible
+        await turns()
+        assert sent(c)[1:] == [[held_back]]
+        assert (await ask(c, held_back)).visible
+        assert loop.time() == began
 
     run(story)
 
