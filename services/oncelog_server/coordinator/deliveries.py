@@ -32,6 +32,8 @@ from oncelog_server.core.ids import JournalOffset, PartitionId, ProducerId, TxId
 # Of one group. A single larger marker goes alone.
 MARKERS_PER_GROUP_MAX: Final = 1_000
 GROUP_BYTES_MAX: Final = 4 * 1024 * 1024
+# So much payload of one-shots is worth a message of its own.
+WORTH_A_MESSAGE_BYTES: Final = 1024 * 1024
 # What a marker and a part take on the wire, about.
 MARKER_BYTES: Final = 64
 PART_BYTES: Final = 20
@@ -102,6 +104,12 @@ class Deliveries:
     def has_ready(self) -> bool:
         """Somebody has markers and nothing under way."""
         return bool(self._ready)
+
+    @property
+    def are_many(self) -> bool:
+        """A message would not hold much more than what waits."""
+        enough = self.waiting_markers >= MARKERS_PER_GROUP_MAX
+        return enough or self.payload_bytes >= WORTH_A_MESSAGE_BYTES
 
     def due(self, below: JournalOffset) -> Iterator[OweMarkers]:
         for participant in self._ready:

@@ -19,12 +19,12 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-# How long a moment is. Nobody waits longer for markers that are due, because of it.
+# How long a moment is: markers that could go wait no longer for others.
 MOMENT_MS: Final = 5
 # The same, where no participant has said of late that somebody reads there. A multiple of that.
 UNWATCHED_MOMENT_MS: Final = 25
 # For how long it counts that somebody reads there.
-WATCHED_FOR_S: Final = 1.0
+WATCHED_FOR_S: Final = 10.0
 
 
 class MarkerPace:
@@ -35,23 +35,31 @@ class MarkerPace:
         a caller waits until a transaction is visible."""
         self._wake = wake
         self._is_awaited = is_awaited
-        # When something went last, by the loop's clock; before its beginning: in no moment.
+        # When something went last, by the loop's clock; -1: nothing went in this moment.
         self._last_s = -1.0
         # Until then somebody reads, as far as is known here; nobody has said anything at first.
         self._watched_until_s = math.inf
+        # Ends the moment in which something is held back, and how long that moment is.
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
 
-    def may_go(self) -> bool:
-        """What is due may go now. False: `wake` is called within the moment."""
-        if self._timer is not None:
-            return self._is_awaited()
+    def may_go(self, *, is_much: bool) -> bool:
+        """What is due may go now. False: `wake` is called within the moment. `is_much`: so much
+        waits that a longer moment saves nothing."""
+        if self._is_awaited():
+            return True
         loop = asyncio.get_running_loop()
         now_s = loop.time()
-        moment_ms = MOMENT_MS if now_s < self._watched_until_s else UNWATCHED_MOMENT_MS
+        is_short = is_much or now_s < self._watched_until_s
+        moment_ms = MOMENT_MS if is_short else UNWATCHED_MOMENT_MS
+        if self._timer is not None:
+            if self._timer_ms <= moment_ms:
+                return False
+            self.stop()
         over_s = _end_of_moment(self._last_s, moment_ms)
-        if now_s >= over_s or self._is_awaited():
+        if now_s >= over_s:
             return True
-        self._timer = loop.call_at(over_s, self._is_over)
+        self._timer, self._timer_ms = loop.call_at(over_s, self._is_over), moment_ms
         return False
 
     def went(self) -> None:
@@ -60,13 +68,10 @@ class MarkerPace:
         self._last_s = asyncio.get_running_loop().time()
 
     def heard(self, *, is_watched: bool) -> None:
-        """From participants: whether somebody reads what markers bring to one of them. Who calls
-        this looks afterwards whether something may go."""
+        """Whether somebody reads what markers bring to a participant, as that says, or waits for
+        it. Who calls this looks afterwards whether something may go."""
         now_s = asyncio.get_running_loop().time()
         if is_watched:
-            if now_s >= self._watched_until_s:
-                # Held back as if nobody did.
-                self.stop()
             self._watched_until_s = now_s + WATCHED_FOR_S
         elif self._watched_until_s == math.inf:
             self._watched_until_s = now_s

@@ -90,7 +90,7 @@ class CoordinatorOutbox:
         self._stopped = False
         number = replica.partition.number
         self._pace = MarkerPace(self.wake, lambda: waiting.is_hurried(number))
-        waiting.hurry_with(number, self.wake)
+        waiting.hurry_with(number, self.wake, self._asked)
 
     # ------------------------------------------------------------------------------ the main verb
 
@@ -113,10 +113,15 @@ class CoordinatorOutbox:
         self._tally.look()
 
     def _owed(self, machine: CoordinatorMachine) -> Sequence[Owed]:
-        below = self._replica.high_watermark
-        if machine.state.deliveries.has_ready and not self._pace.may_go():
+        below, deliveries = self._replica.high_watermark, machine.state.deliveries
+        if deliveries.has_ready and not self._pace.may_go(is_much=deliveries.are_many):
             return machine.owed_beside_markers(below)
         return machine.owed(below)
+
+    def _asked(self) -> None:
+        """Whether something is visible, by somebody who will ask again."""
+        self._pace.heard(is_watched=True)
+        self.wake()
 
     async def stop(self) -> None:
         self._stopped = True
@@ -162,7 +167,9 @@ class CoordinatorOutbox:
             return
         for group, answer in zip(groups, answers, strict=True):
             self._answered(group, answer)
-        self._pace.heard(is_watched=not all(answer.is_unwatched for answer in answers))
+        taken = [answer for answer in answers if answer.refusal is None]
+        if taken:
+            self._pace.heard(is_watched=not all(answer.is_unwatched for answer in taken))
         self.wake()
 
     def _answered(self, group: OweMarkers, answer: GroupAnswer) -> None:

@@ -324,7 +324,7 @@ class CoordinatorService:
         may_name = partial(self._may_name, call)
         told = describe.visibility(state, tx_id, producer_id, prepare_offset, may_name)
         if not told.visible:
-            self._waiting.hurry(replica.partition.number)
+            self._waiting.asked(replica.partition.number)
         return told
 
     def _may_name(self, call: Call, partition: PartitionId) -> bool:

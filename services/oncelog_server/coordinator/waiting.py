@@ -23,6 +23,7 @@ class Waiting:
         # By journal partition: calls that wait until something is visible, and who brings that.
         self._hurried: Counter[int] = Counter()
         self._hurry: dict[int, Callable[[], None]] = {}
+        self._asked: dict[int, Callable[[], None]] = {}
 
     @contextmanager
     def hurrying(self, journal_partition: int) -> Iterator[None]:
@@ -36,18 +37,21 @@ class Waiting:
         finally:
             self._hurried[journal_partition] -= 1
 
-    def hurry(self, journal_partition: int) -> None:
-        """Somebody has asked whether something is visible, and will ask again: what markers are
-        held back go now."""
-        with self.hurrying(journal_partition):
-            pass
+    def asked(self, journal_partition: int) -> None:
+        """Somebody has asked whether something is visible that is not, and will ask again."""
+        asked = self._asked.get(journal_partition)
+        if asked is not None:
+            asked()
 
     def is_hurried(self, journal_partition: int) -> bool:
         return self._hurried[journal_partition] > 0
 
-    def hurry_with(self, journal_partition: int, hurry: Callable[[], None]) -> None:
-        """Called when somebody begins to wait, until `step_down`."""
+    def hurry_with(
+        self, journal_partition: int, hurry: Callable[[], None], asked: Callable[[], None]
+    ) -> None:
+        """Called when somebody begins to wait, or has asked, until `step_down`."""
         self._hurry[journal_partition] = hurry
+        self._asked[journal_partition] = asked
 
     async def wait(self, tx_id: TxId, timeout_ms: int) -> None:
         """Until `happened(tx_id)` or `look_again`: the caller must look for itself first, with no
@@ -78,6 +82,7 @@ class Waiting:
 
     def step_down(self, journal_partition: int) -> None:
         self._hurry.pop(journal_partition, None)
+        self._asked.pop(journal_partition, None)
         for tx_id in [t for t in self._futures if journal_partition_of(t) == journal_partition]:
             for future in self._futures.pop(tx_id):
                 if not future.done():

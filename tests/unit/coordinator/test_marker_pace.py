@@ -11,6 +11,7 @@ from oncelog_server.coordinator.commands import (
     InitProducer,
     ProducerIdentity,
 )
+from oncelog_server.coordinator.deliveries import MARKERS_PER_GROUP_MAX
 from oncelog_server.coordinator.marker_pace import (
     MOMENT_MS,
     UNWATCHED_MOMENT_MS,
@@ -18,6 +19,7 @@ from oncelog_server.coordinator.marker_pace import (
 )
 from oncelog_server.coordinator.values import Manifest, TopicParts
 from oncelog_server.core.ids import TxId
+from oncelogpb.errors import DiskFull, to_status
 from oncelogpb.v1 import participant_pb2 as pb
 from oncelogpb.v1 import types_pb2 as types
 from tests.simulation.virtual_time import VirtualTimeLoop
@@ -132,24 +134,25 @@ def test_who_waits_until_it_is_visible_waits_for_no_moment() -> None:
     run(story)
 
 
-def test_who_asks_whether_it_is_visible_waits_for_no_moment() -> None:
+def test_who_asks_whether_it_is_visible_waits_for_no_longer_moment() -> None:
     """As who takes over a consumer's partitions does, whose last transaction came just before."""
 
     async def story(c: Coordinator) -> None:
+        c.around.markers = unwatched
         who = await init(c)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        first = await begin(c, who, 1)
+        await commit(c, who, await begin(c, who, 1))
+        await at_the_beginning_of_a_longer_moment()
+        first = await begin(c, who, 2)
         await commit(c, who, first)
-        held_back = await begin(c, who, 2)
+        await turns()
+        held_back = await begin(c, who, 3)
         await commit(c, who, held_back)
         await turns()
-        assert sent(c) == [[first]]
+        assert sent(c)[1:] == [[first]]
         assert not (await ask(c, held_back)).visible
-        await turns()
-        assert sent(c)[1:] == [[held_back]]
+        await asyncio.sleep(1.01 * MOMENT_S)
+        assert sent(c)[2:] == [[held_back]], "who asks waits"
         assert (await ask(c, held_back)).visible
-        assert loop.time() == began
 
     run(story)
 
@@ -246,6 +249,48 @@ def test_who_begins_to_read_is_heard_of_with_the_next_answer() -> None:
         assert late not in sent(c)[-1], "nobody has read there for a while"
         await asyncio.sleep(UNWATCHED_S)
         assert sent(c)[-1] == [late]
+
+    run(story)
+
+
+def test_where_much_waits_moments_are_short() -> None:
+    """A message holds no more of it, so a longer moment would only hold up what comes behind."""
+
+    async def story(c: Coordinator) -> None:
+        c.around.markers = unwatched
+        who = await a_producer(c)
+        await a_commit(c, who, 1)
+        await at_the_beginning_of_a_longer_moment()
+        partitions = tuple(range(MARKERS_PER_GROUP_MAX // 2))
+        await a_commit(c, who, 2)
+        held_back = await a_commit(c, who, 3, partitions)
+        await asyncio.sleep(1.01 * MOMENT_S)
+        assert held_back not in sent(c)[-1], "it waits for a longer moment"
+        much = await a_commit(c, who, 4, partitions)
+        await asyncio.sleep(1.01 * MOMENT_S)
+        assert {held_back, much} == set(sent(c)[-1]), "much waits for a short one"
+
+    run(story)
+
+
+def test_a_refusal_says_nothing_of_readers() -> None:
+    async def story(c: Coordinator) -> None:
+        def full(request: pb.WriteMarkersRequest) -> pb.WriteMarkersReply:
+            reply = unwatched(request)
+            for group, result in zip(request.groups, reply.groups, strict=True):
+                if group.partition.number == 1:
+                    refused = pb.MarkerGroupResult(error=to_status(DiskFull("full")))
+                    result.CopyFrom(refused)
+            return reply
+
+        c.around.markers = full
+        who = await a_producer(c)
+        await a_commit(c, who, 1, (0, 1))
+        await at_the_beginning_of_a_longer_moment()
+        await a_commit(c, who, 2)
+        held_back = await a_commit(c, who, 3)
+        await asyncio.sleep(1.01 * MOMENT_S)
+        assert held_back not in sent(c)[-1]
 
     run(story)
 

@@ -167,6 +167,11 @@ def test_after_commits_other_work_is_looked_for_now_and_then() -> None:
         bench.driver.report()
         bench.leadership._save()
         assert asked.count == before + 2
+        # With the next commit, too, where something has ended.
+        await bench.leadership._snapshots._flush_slots()
+        await bench.driver.submit(Add(100))
+        await asyncio.sleep(LOOK_EVERY_MS / 1000 / 10)
+        assert asked.count == before + 3
         # And what came to be done meanwhile is found while commits go on.
         takes_turns(bench, Endless(bench))
         for number in range(11):

@@ -228,13 +228,13 @@ class Snapshots:
             self.is_owed = self._wanted
             self.failed(error)
         finally:
-            self._saving = None
+            self._ended()
 
     async def _trim(self) -> None:
         try:
             await self._trimming.step()
         finally:
-            self._saving = None
+            self._ended()
 
     async def _settle(self) -> None:
         """Step by step, as long as nothing else waits for its turn."""
@@ -245,7 +245,7 @@ class Snapshots:
                     return
         finally:
             self._is_by_steps = False
-            self._saving = None
+            self._ended()
 
     async def _heal(self) -> None:
         self._is_by_steps = True
@@ -255,7 +255,7 @@ class Snapshots:
                     return
         finally:
             self._is_by_steps = False
-            self._saving = None
+            self._ended()
 
     @property
     def _must_give_way(self) -> bool:
@@ -267,7 +267,7 @@ class Snapshots:
         try:
             await self._healing.scrubbing.step()
         finally:
-            self._saving = None
+            self._ended()
 
     async def _flush_slots(self) -> None:
         try:
@@ -276,7 +276,12 @@ class Snapshots:
         except OSError as error:
             self.failed(error)
         finally:
-            self._saving = None
+            self._ended()
+
+    def _ended(self) -> None:
+        """Whatever waited for its end is looked for with the next commit."""
+        self._saving = None
+        self._look_after_ms = 0
 
     def _worked(self) -> None:
         if self._failing:
