@@ -234,18 +234,22 @@ def _seal_columns(columns: Columns, chosen: Sequence[int | None] | None, layout:
     if layout.partitions == 1 or (chosen is None and unkeyed):
         assert layout.sticky < layout.partitions, "the only partition is number 0"
         return Pieces(list(_seal_one(columns, layout.sticky, layout)), None, None)
-    where = assign(
+    few = count < records.ROWS_BELOW
+    if few and chosen is not None and (unkeyed or chosen.count(None) == 0):
+        where = [layout.sticky if partition is None else partition for partition in chosen]
+        return _seal_few(columns, where, layout)
+    assigned = assign(
         [None] * count if columns.keys is None else columns.keys,
         [None] * count if chosen is None else chosen,
         partitions=layout.partitions,
         sticky=layout.sticky,
         key_hash=layout.key_hash,
     )
-    if (where == where[0]).all():
-        return Pieces(list(_seal_one(columns, int(where[0]), layout)), None, None)
-    if count < records.ROWS_BELOW:
-        return _seal_few(columns, where, layout)
-    return _seal_split(columns.batch(), where, layout)
+    if few:
+        return _seal_few(columns, assigned.tolist(), layout)
+    if (assigned == assigned[0]).all():
+        return Pieces(list(_seal_one(columns, int(assigned[0]), layout)), None, None)
+    return _seal_split(columns.batch(), assigned, layout)
 
 
 def _seal_batch(
@@ -289,13 +293,18 @@ def _seal_one(columns: Columns, partition: int, layout: Layout) -> Iterator[Piec
     yield from seal_slices(columns.batch(), partition, layout, latest_us)
 
 
-def _seal_few(columns: Columns, where: npt.NDArray[np.uint32], layout: Layout) -> Pieces:
-    """Fewer records than make an Arrow message worth while, of several partitions."""
+def _seal_few(columns: Columns, where: Sequence[int], layout: Layout) -> Pieces:
+    """Fewer records than make an Arrow message worth while; the partition of each. Without numpy,
+    which takes longer over so few."""
+    rows_of: dict[int, list[int]] = {}
+    for row, partition in enumerate(where):
+        rows_of.setdefault(partition, []).append(row)
+    if len(rows_of) == 1:
+        return Pieces(list(_seal_one(columns, where[0], layout)), None, None)
     pieces: list[Piece] = []
     order: list[int] = []
-    for partition in np.unique(where):
-        rows = [int(row) for row in np.flatnonzero(where == partition)]
-        pieces.extend(_seal_one(columns.part(rows), int(partition), layout))
+    for partition, rows in sorted(rows_of.items()):
+        pieces.extend(_seal_one(columns.part(rows), partition, layout))
         order.extend(rows)
     return Pieces(pieces, np.array(order, dtype=np.int64), None)
 
