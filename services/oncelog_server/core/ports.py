@@ -303,8 +303,9 @@ class Replica(Protocol[M_co]):
         """What a reader is told where it lacks a frame that is needed: who has it leads next."""
         ...
 
-    def advanced(self) -> Awaitable[None]:
-        """Done when the HW moves next, at step-down, or when this node's lease has run out."""
+    def watch(self, moved: Callable[[], None]) -> Callable[[], object]:
+        """`moved` is called once: when the HW moves next, at step-down, or when this node's lease
+        has run out. Returns what to call where nobody wants to know any more."""
         ...
 
 

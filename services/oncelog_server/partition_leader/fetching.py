@@ -8,14 +8,14 @@ goes on only when its reply was written.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Final
 
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.ports import Call
 from oncelog_server.partition_leader import wire
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
-from oncelog_server.partition_leader.ports import PartitionEnv
+from oncelog_server.partition_leader.ports import PartitionEnv, PartitionReplica
 from oncelog_server.partition_leader.reads import Found, Reader, readable
 from oncelogpb import bulk
 from oncelogpb.errors import InvalidArgument, OncelogError, TooLarge, to_status
@@ -28,15 +28,41 @@ REPLY_MARGIN_MS: Final = 100
 SUBSCRIBE_BYTES_LEAST: Final = 64 * 1024
 
 
+class Bell:
+    """Rung by all cursors of a request, and heard by its handler."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: asyncio.Future[None] | None = None
+
+    def ring(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def wait(self, timeout_ms: int | None) -> None:
+        """Until it is rung, or the time is over."""
+        loop = asyncio.get_running_loop()
+        self._waiting = loop.create_future()
+        timer = None if timeout_ms is None else loop.call_later(timeout_ms / 1000, self.ring)
+        try:
+            await self._waiting
+        finally:
+            self._waiting = None
+            if timer is not None:
+                timer.cancel()
+
+
 class Cursor:
     """Where one partition of a request stands."""
 
     __slots__ = (
-        "advanced", "error", "found", "max_bytes", "offset", "partition", "wanted",
+        "_bell", "_unwatch", "error", "found", "has_moved", "max_bytes", "offset", "partition",
+        "wanted",
     )  # fmt: skip
 
     def __init__(
-        self, wanted: pb.FetchPartition, max_bytes: int, refusal: OncelogError | None
+        self, wanted: pb.FetchPartition, max_bytes: int, refusal: OncelogError | None, bell: Bell
     ) -> None:
         self.wanted = wanted
         self.partition: PartitionId = wire.topic_partition(wanted.partition)
@@ -45,8 +71,10 @@ class Cursor:
         self.found: Found | None = None
         # To be told; nothing more is read. From the beginning: its caller has no right to it.
         self.error = refusal
-        # Done when there may be more to read.
-        self.advanced: asyncio.Future[None] | None = None
+        # There may be more to read.
+        self.has_moved = False
+        self._unwatch: Callable[[], object] | None = None
+        self._bell = bell
 
     @property
     def payload_bytes(self) -> int:
@@ -59,10 +87,15 @@ class Cursor:
     @property
     def may_have_more(self) -> bool:
         """Behind what was found: where the budget ended, or what came while that was sent."""
-        found, advanced = self.found, self.advanced
-        if found is None or advanced is None or advanced.done():
+        found = self.found
+        if found is None or not self.is_watching:
             return True
         return found.next_offset < found.ends.end
+
+    @property
+    def is_watching(self) -> bool:
+        """It will ring when the HW moves."""
+        return self._unwatch is not None
 
     def item(self) -> bulk.Encoded | pb.FetchedPartition:
         if self.error is not None:
@@ -70,11 +103,20 @@ class Cursor:
         assert self.found is not None, "it was read before it is encoded"
         return readable(self.found, self.wanted.partition)
 
+    def watch(self, replica: PartitionReplica) -> None:
+        """The HW, from here on."""
+        self.has_moved = False
+        self._unwatch = replica.watch(self._moved)
+
+    def _moved(self) -> None:
+        self.has_moved, self._unwatch = True, None
+        self._bell.ring()
+
     def forget(self) -> None:
         """Stops watching the HW."""
-        if self.advanced is not None:
-            self.advanced.cancel()
-            self.advanced = None
+        if self._unwatch is not None:
+            self._unwatch()
+            self._unwatch = None
 
 
 class Fetching:
@@ -90,7 +132,8 @@ class Fetching:
 
     async def fetch(self, request: pb.FetchRequest, call: Call) -> bulk.Encoded:
         wire.require_reading(request)
-        cursors = self._cursors(request.partitions, call)
+        bell = Bell()
+        cursors = self._cursors(request.partitions, call, bell)
         budget = min(request.max_bytes or self._config.fetch_bytes, self._config.fetch_bytes_max)
         wait_ms = min(
             request.max_wait_ms,
@@ -104,7 +147,7 @@ class Fetching:
             while not _is_enough(cursors, min(request.min_bytes or 1, budget)):
                 call.holds(_size(cursors))
                 left_ms = deadline_ms - self._env.clock.now().monotonic_ms
-                moved = await _wait_for_any(cursors, left_ms) if left_ms > 0 else []
+                moved = await _wait_for_any(cursors, bell, left_ms) if left_ms > 0 else []
                 if not moved:
                     break
                 kept = _size(cursor for cursor in cursors if cursor not in moved)
@@ -129,7 +172,8 @@ class Fetching:
         own once, before. It never ends without an error: who looks at the end alone must not take
         it for the end of the data."""
         wire.require_reading(request)
-        following = self._cursors(request.partitions, call)
+        bell = Bell()
+        following = self._cursors(request.partitions, call, bell)
         budget = min(
             request.max_bytes or self._config.subscribe_bytes, self._config.fetch_bytes_max
         )
@@ -157,7 +201,7 @@ class Fetching:
                     # Who waits here waits for ever, and is woken when the lease runs out.
                     self._require_now(following)
                     stale = [cursor for cursor in following if cursor.error is not None]
-                    stale = stale or await _wait_for_any(following, None)
+                    stale = stale or await _wait_for_any(following, bell, None)
         finally:
             self._subscribed(-1)
             for cursor in following:
@@ -165,7 +209,9 @@ class Fetching:
 
     # -------------------------------------------------------------------------------------- parts
 
-    def _cursors(self, partitions: Sequence[pb.FetchPartition], call: Call) -> list[Cursor]:
+    def _cursors(
+        self, partitions: Sequence[pb.FetchPartition], call: Call, bell: Bell
+    ) -> list[Cursor]:
         limit = self._config.fetch_partitions_max
         if not partitions:
             raise InvalidArgument("name at least one partition", field="partitions")
@@ -177,7 +223,7 @@ class Fetching:
             )
         default = self._config.fetch_partition_bytes
         cursors = [
-            Cursor(wanted, wanted.max_bytes or default, call.refused.get(place))
+            Cursor(wanted, wanted.max_bytes or default, call.refused.get(place), bell)
             for place, wanted in enumerate(partitions)
         ]
         if len({cursor.partition for cursor in cursors}) != len(cursors):
@@ -209,7 +255,7 @@ class Fetching:
         try:
             replica = self._env.replicas.lead(cursor.partition)
             # Before reading: what comes while we read must not be missed.
-            cursor.advanced = asyncio.ensure_future(replica.advanced())
+            cursor.watch(replica)
             cursor.found = await self._reader.read(
                 replica,
                 cursor.offset,
@@ -220,6 +266,7 @@ class Fetching:
                 with_offsets=request.with_offsets,
             )
         except OncelogError as error:
+            cursor.forget()
             cursor.error = error
             cursor.found = None
 
@@ -264,11 +311,12 @@ def _move_on(cursor: Cursor) -> None:
         cursor.found = None
 
 
-async def _wait_for_any(cursors: Iterable[Cursor], timeout_ms: int | None) -> list[Cursor]:
+async def _wait_for_any(
+    cursors: Sequence[Cursor], bell: Bell, timeout_ms: int | None
+) -> list[Cursor]:
     """Those whose HW moved, or that are led no more; none at the timeout."""
-    watched = {cursor.advanced: cursor for cursor in cursors if cursor.advanced is not None}
-    if not watched:
-        return []
-    timeout_s = None if timeout_ms is None else timeout_ms / 1000
-    done, _ = await asyncio.wait(watched, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-    return [cursor for advanced, cursor in watched.items() if advanced in done]
+    if not any(cursor.has_moved for cursor in cursors):
+        if not any(cursor.is_watching for cursor in cursors):
+            return []
+        await bell.wait(timeout_ms)
+    return [cursor for cursor in cursors if cursor.has_moved]

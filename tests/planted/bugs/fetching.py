@@ -47,14 +47,14 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.partition_leader.fetching:Fetching._read",
-                "cursor.advanced = asyncio.ensure_future(replica.advanced())",
+                "cursor.watch(replica)",
                 "pass",
             ),
             Edit(
                 "oncelog_server.partition_leader.fetching:Fetching._read",
                 "with_offsets=request.with_offsets,\n            )",
                 "with_offsets=request.with_offsets,\n            )\n"
-                "            cursor.advanced = asyncio.ensure_future(replica.advanced())",
+                "            cursor.watch(replica)",
             ),
         ),
         {

@@ -136,7 +136,7 @@ class LedReplica:
             raise OffsetOutOfRange("the log begins later", start=self.log_begins)
         return [stored for stored in self.host.frames if stored.at.offset in offsets]
 
-    def advanced(self) -> Awaitable[None]:
+    def watch(self, moved: Callable[[], None]) -> Callable[[], object]:
         raise AssertionError("the coordinator is woken by its outbox")
 
 

@@ -82,7 +82,8 @@ class FakeReplica:
         self._clock = clock
         self._codec = PartitionCodec()
         self._parked: list[tuple[int, asyncio.Future[Any], object]] = []
-        self._advanced: asyncio.Future[None] | None = None
+        self.watchers: dict[Callable[[], None], None] = {}
+        self.is_watched = False
         self._append(Frame(FrameKind.EPOCH_START), EpochStart())
         self.high_watermark = self.log_end
 
@@ -118,9 +119,10 @@ class FakeReplica:
                     future.set_exception(reply)
                 else:
                     future.set_result(reply)
-        waiting, self._advanced = self._advanced, None
-        if waiting is not None:
-            waiting.set_result(None)
+        self.is_watched = False
+        watchers, self.watchers = self.watchers, {}
+        for moved in watchers:
+            moved()
 
     def signal(self, signal: object) -> None:
         self.machine.seen(signal, self._clock.now())
@@ -201,14 +203,10 @@ class FakeReplica:
         if offset < self.log_start:
             raise OffsetOutOfRange(f"begins at {self.log_start}", start=self.log_start)
 
-    def advanced(self) -> asyncio.Future[None]:
-        if self._advanced is None:
-            self._advanced = asyncio.get_running_loop().create_future()
-        return asyncio.shield(self._advanced)
-
-    @property
-    def is_watched(self) -> bool:
-        return self._advanced is not None
+    def watch(self, moved: Callable[[], None]) -> Callable[[], object]:
+        self.is_watched = True
+        self.watchers[moved] = None
+        return lambda: self.watchers.pop(moved, None)
 
 
 class FakeReplicas:

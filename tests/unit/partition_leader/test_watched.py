@@ -8,7 +8,14 @@ from oncelog_server.participant.handler import ParticipantHandler
 from oncelog_server.partition_leader.role import PartitionLeaderRole
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from tests.unit.partition_leader.fakes import SECOND
-from tests.unit.partition_leader.messages import batch, commit, values_of
+from tests.unit.partition_leader.messages import (
+    batch,
+    commit,
+    fetch,
+    partition_of,
+    plain,
+    values_of,
+)
 from tests.unit.partition_leader.test_reads import Session, run
 
 
@@ -47,5 +54,35 @@ def test_a_leader_says_whether_somebody_reads() -> None:
         raw = await session.fetch(isolation=pb.ISOLATION_UNCOMMITTED, offset=0)
         assert raw.batches
         assert not await unwatched(session, 6), "whichever way"
+
+    run(story)
+
+
+def test_a_fetch_that_has_ended_watches_nothing_more() -> None:
+    async def story(session: Session) -> None:
+        first, second = session.world.first, session.world.second
+        await session.produce(plain(batch([b"0"])))
+        assert (await session.fetch(offset=1, max_wait_ms=1)).end_offset == 1
+        assert not first.watchers, "its time was over"
+        waiting = asyncio.ensure_future(session.fetch(offset=1, max_wait_ms=5_000))
+        await asyncio.sleep(0)
+        assert first.watchers
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert not first.watchers, "its caller is gone"
+        # One of two has news, or an error: the other is given up, too.
+        request = fetch(offset=1, max_wait_ms=5_000)
+        request.partitions.add(partition=partition_of(SECOND), offset=0)
+        both = asyncio.ensure_future(session.fetch_all(request))
+        await asyncio.sleep(0)
+        await session.produce(plain(batch([b"1"])))
+        assert len(await both) == 2
+        assert not first.watchers
+        assert not second.watchers
+        request.partitions[1].offset = 9
+        (_, refused) = await session.fetch_all(request)
+        assert refused.HasField("error")
+        assert not first.watchers
+        assert not second.watchers
 
     run(story)

@@ -442,15 +442,18 @@ def test_i28_data_is_refused_by_name_where_the_disk_is_full() -> None:
     story(tell)
 
 
-def test_waiting_for_the_next_advance_survives_a_cancelled_waiter() -> None:
+def test_who_watches_is_called_once_and_who_has_ended_that_never() -> None:
     async def tell(bench: Bench) -> None:
         await bench.lead()
-        impatient = asyncio.ensure_future(bench.driver.advanced())
-        patient = asyncio.ensure_future(bench.driver.advanced())
-        impatient.cancel()
+        called: list[str] = []
+        bench.driver.watch(lambda: called.append("patient"))
+        end = bench.driver.watch(lambda: called.append("impatient"))
+        end()
         await bench.driver.submit(Add(1))
-        await patient
-        assert impatient.cancelled()
+        assert called == ["patient"]
+        end()
+        await bench.driver.submit(Add(1))
+        assert called == ["patient"]
 
     story(tell)
 
@@ -463,10 +466,9 @@ def test_it_is_watched_from_a_look_until_the_high_watermark_moves() -> None:
         assert not watched(), "nobody leads"
         await bench.lead()
         assert not watched()
-        looked = asyncio.ensure_future(bench.driver.advanced())
-        await asyncio.sleep(0)
+        end = bench.driver.watch(lambda: None)
         assert watched()
-        looked.cancel()
+        end()
         assert watched(), "who has looked looks again"
         await bench.driver.submit(Add(1))
         assert not watched()

@@ -536,11 +536,11 @@ class Driver:
         if self._epochs.led is not None:
             self._epochs.led.lease_lapsed()
 
-    def advanced(self) -> Awaitable[None]:
+    def watch(self, moved: Callable[[], None]) -> Callable[[], object]:
         """See the Replica port."""
         if self._epochs.led is not None:
-            return self._epochs.led.advanced()
-        return asyncio.sleep(0)
+            return self._epochs.led.watch(moved)
+        return asyncio.get_running_loop().call_soon(moved).cancel
 
     @property
     def is_watched(self) -> bool:

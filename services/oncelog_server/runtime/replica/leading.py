@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from oncelog_server.core import failpoints
@@ -111,7 +112,9 @@ class Leadership:
         self._replies = Replies(partition, around.lease_valid)
         projection = role.projection(partition, journal.slots.open)
         self._projecting = Projecting(projection, inherited)
-        self._advanced: asyncio.Future[None] | None = None
+        # Who wants to know when the HW moves; and whether anybody has since it did.
+        self._watchers: dict[Callable[[], None], None] = {}
+        self.is_watched = False
         self.trimming = Trimming(partition, journal, around, held_by=self.followers.held_by)
         self.settling = Settling(
             partition,
@@ -541,20 +544,18 @@ class Leadership:
             return True
         return self.settling.lacks_snapshot(has_uncounted=self.settling.is_uncounted(known))
 
-    def advanced(self) -> asyncio.Future[None]:
-        """See the Replica port. One future serves all who wait, so each gets it shielded."""
-        if self._advanced is None:
-            self._advanced = asyncio.get_running_loop().create_future()
-        return asyncio.shield(self._advanced)
-
-    @property
-    def is_watched(self) -> bool:
-        return self._advanced is not None
+    def watch(self, moved: Callable[[], None]) -> Callable[[], object]:
+        """See the Replica port."""
+        self.is_watched = True
+        self._watchers[moved] = None
+        return partial(self._watchers.pop, moved, None)
 
     def _notify_advanced(self) -> None:
-        waiting, self._advanced = self._advanced, None
-        if waiting is not None and not waiting.done():
-            waiting.set_result(None)
+        self.is_watched = False
+        if self._watchers:
+            watchers, self._watchers = self._watchers, {}
+            for moved in watchers:
+                moved()
 
     # ---------------------------------------------------------------------------------- snapshots
 
