@@ -112,6 +112,11 @@ class Cursor:
         self.has_moved, self._unwatch = True, None
         self._bell.ring()
 
+    def fail(self, error: OncelogError) -> None:
+        """Nothing more is read, and nobody is woken because of it."""
+        self.forget()
+        self.error, self.found = error, None
+
     def forget(self) -> None:
         """Stops watching the HW."""
         if self._unwatch is not None:
@@ -266,9 +271,7 @@ class Fetching:
                 with_offsets=request.with_offsets,
             )
         except OncelogError as error:
-            cursor.forget()
-            cursor.error = error
-            cursor.found = None
+            cursor.fail(error)
 
     def _require_now(self, cursors: Iterable[Cursor]) -> None:
         """What is there, is there for ever, and also who leads no more may give it. "There is
@@ -280,7 +283,7 @@ class Fetching:
             try:
                 self._env.replicas.lead(cursor.partition).require_lease()
             except OncelogError as error:
-                cursor.error, cursor.found = error, None
+                cursor.fail(error)
 
     def _subscribed(self, change: int) -> None:
         self._subscriptions += change

@@ -65,6 +65,23 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "what-was-refused-wakes-who-waits",
+        "a Subscribe is woken only by what it still follows",
+        (
+            Edit(
+                "oncelog_server.partition_leader.fetching:Cursor.fail",
+                "self.forget()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "partition_leader/test_fetching",
+                "test_a_subscription_waits_within_the_lease_only",
+            ): "its caller was told that it ends",
+        },
+    ),
+    Bug(
         "long-poll-past-deadline",
         "a long poll ends before its caller gives up",
         (

@@ -149,12 +149,16 @@ def test_a_subscription_waits_within_the_lease_only() -> None:
         (refused,) = decoded(coming.result())
         assert refused.partition == partition_of(FIRST)
         assert errors.from_status(refused.error).reason == "NOT_LEADER"
-        # The other one is followed on.
+        # The other one is followed on, and what comes at the first wakes nobody.
         coming = asyncio.ensure_future(anext(replies))
+        await asyncio.sleep(0.01)
+        assert not world.first.watchers, "its caller was told that it ends"
+        await service.produce(plain(batch([b"late"], sequence=1)), FakeCall())
         await asyncio.sleep(0.01)
         assert not coming.done()
         await service.produce(plain(batch([b"b"], partition=SECOND)), FakeCall())
         assert [values_of(one) for one in decoded(await coming)] == [[b"b"]]
         await replies.aclose()
+        assert not world.second.watchers, "its caller is gone"
 
     run(story)
