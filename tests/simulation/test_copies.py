@@ -188,7 +188,7 @@ def test_i5_nothing_is_lost_with_the_disks_of_a_day_one_after_the_other() -> Non
 
 def test_i5_nothing_is_missing_after_etcd_was_lost_and_rebuilt() -> None:
     """It is wiped, or an older one comes back. Nobody accepts a loss."""
-    for seed in (1, 4, 8):
+    for seed in (1, 4, 26):
         plan = dataclasses.replace(three_replicas(seed), faults=(LOST_ETCD,))
         told = run_plan(plan, seed)
         assert told.report.clean, str(told.report)
