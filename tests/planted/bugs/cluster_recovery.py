@@ -276,7 +276,7 @@ BUGS: Final = (
                 "cluster_recovery/test_plan",
                 "test_i5_with_too_few_intact_replicas_nobody_leads_until_others_come",
             ): "one of three may lack what was acknowledged",
-            f"{_DAYS}::test_i5_nothing_is_missing_after_etcd_was_lost_and_rebuilt": "has another frame",
+            f"{_DAYS}::test_i5_nothing_is_missing_after_etcd_was_lost_and_rebuilt": "another frame",
         },
     ),
     Bug(
