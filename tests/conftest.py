@@ -6,6 +6,8 @@ import signal
 
 from hypothesis import HealthCheck, Phase, settings
 
+from tests.planted.runs import PLANT_VARIABLE
+
 # The Spark tests start a JVM, by a fork, from this process, whose other tests use gRPC. With gRPC's
 # fork handlers some of those forks crash.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
@@ -22,4 +24,4 @@ settings.register_profile(
     settings.get_profile("oncelog"),
     phases=[phase for phase in Phase if phase not in (Phase.shrink, Phase.explain)],
 )
-settings.load_profile("planted" if os.environ.get("ONCELOG_PLANT") else "oncelog")
+settings.load_profile("planted" if os.environ.get(PLANT_VARIABLE) else "oncelog")

@@ -134,7 +134,8 @@ class Snapshots:
     def save(self, high_watermark: int, *, moved: bool = False) -> None:
         """Begins to write what was captured, where the HW has passed it, or slots where many are
         held, or what is done beside snapshots. Called whenever the HW moved, about every second,
-        and when something else has ended."""
+        and when something else has ended. `moved`: the HW did, and what is done beside snapshots
+        is looked for every `LOOK_EVERY_MS` only."""
         if self._saving is not None or self._is_stopping:
             return
         now_ms = self._now_ms()
