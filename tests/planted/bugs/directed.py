@@ -62,7 +62,8 @@ BUGS: Final = (
     ),
     Bug(
         "own-epoch-continued-after-a-restart",
-        "I18: a restarted process never continues an epoch, also where its lease stands",
+        "I18: a restarted process never continues an epoch, also where its lease stands, "
+        "though its replica would refuse to lead it",
         (
             Edit(
                 f"{_RULES}:make_bid",
@@ -73,7 +74,7 @@ BUGS: Final = (
         {
             _directed(
                 "test_new_leaders", "test_i18_who_is_back_within_its_lease_leads_a_new_epoch"
-            ): "an epoch is never continued"
+            ): "an epoch is never continued",
         },
     ),
     Bug(

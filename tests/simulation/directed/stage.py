@@ -124,6 +124,17 @@ class Stage:
         assert found is not None, f"etcd knows no {partition}"
         return decode_partition(found.value)
 
+    def boots(self, partition: PartitionId) -> dict[int, set[str]]:
+        """Who was named in each epoch so far, in whatever turn."""
+        named: dict[int, set[str]] = {}
+        key, etcd = partition_key(partition), self.world.etcd
+        for revision in range(2, etcd.revision + 1):
+            for event in etcd.events(key, revision):
+                state = None if event.value is None else decode_partition(event.value)
+                if event.key == key and state is not None and state.leader is not None:
+                    named.setdefault(state.epoch, set()).add(state.leader.boot_id)
+        return named
+
     def leader(self, partition: PartitionId) -> str:
         """Whom etcd names, and who lives; "" for nobody."""
         leader = self.state(partition).leader
