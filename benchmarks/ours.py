@@ -64,10 +64,12 @@ def arrow(cluster: Cluster, task: Task) -> Result:
 
 
 def transactions(cluster: Cluster, task: Task) -> Result:
-    """One after the other: of so many records each, or of what comes in so many milliseconds."""
+    """One after the other, or several on their way: of so many records each, or of what comes in so
+    many milliseconds."""
     sent, topic, value, shape = 0, task.topic, task.value, task.shape
     took = []
-    with cluster.log.transactional_producer() as producer, task.meter as meter:
+    options = _in_flight(shape.in_flight)
+    with cluster.log.transactional_producer(**options) as producer, task.meter as meter:
         while meter.goes_on():
             start = time.perf_counter()
             with producer.transaction() as tx:
@@ -81,6 +83,8 @@ def transactions(cluster: Cluster, task: Task) -> Result:
                         tx.send(topic, value)
                     sent += CHUNK
             took.append(time.perf_counter() - start)
+        if shape.in_flight > 1:
+            producer.flush()
     latencies = tuple(took) if shape.records else ()
     return Result(sent, meter.seconds, sent * len(value), latencies_s=latencies)
 

@@ -63,13 +63,15 @@ TABLE: Final[tuple[Workload, ...]] = (
     *(
         Workload(
             "W2",
-            f"every-{ms}ms",
+            f"every-{ms}ms{'-flight' * (in_flight > 1)}",
             ours.transactions,
             "transactions",
-            Shape(every_ms=ms),
+            Shape(every_ms=ms, in_flight=in_flight),
             "plain-100",
             (_reaches(reach, RATE, OF_OWN),),
+            possible=ours.has_in_flight,
         )
+        for in_flight in (1, 4)
         for ms, reach in ((10, 0.9), (100, 0.98), (1000, 0.99))
     ),
     Workload(

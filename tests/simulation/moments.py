@@ -57,6 +57,7 @@ JOIN_CUT_OFF: Final = "a replica fell while its joining was asked for"
 LOG_CUT: Final = "a log was cut"
 COPY_FAILED: Final = "a follower could not write"
 SEVERAL_IN_FLIGHT: Final = "a producer had several transactions in flight"
+LARGE_IN_FLIGHT: Final = "a producer filled a transaction while a large one was on its way"
 TAKEN_BACK_TOGETHER: Final = "several transactions in flight were taken back"
 TABLE_LOOKED: Final = "a table was looked at"
 TABLE_REMOVED: Final = "a key was removed"
@@ -110,6 +111,7 @@ KEYLESS_REFUSED: Final = "a record without a key was refused"
 
 MOMENTS: Final = (
     SEVERAL_IN_FLIGHT,
+    LARGE_IN_FLIGHT,
     TAKEN_BACK_TOGETHER,
     LEADER_COMPACTED,
     COPY_COMPACTED,

@@ -188,7 +188,7 @@ BUGS: Final = (
         "I3: a transaction of which a batch was refused is not committed without it",
         (
             Edit(
-                "oncelog.aio.transactions:Transaction._commit_opened",
+                "oncelog.aio.transactions:Transaction._completed",
                 "        self._core.require_open()\n        manifest",
                 "        manifest",
             ),
@@ -205,7 +205,7 @@ BUGS: Final = (
         "I3: the manifest counts what the leaders acknowledged, all of it",
         (
             Edit(
-                "oncelog.aio.transactions:Transaction._commit_opened",
+                "oncelog.aio.transactions:Transaction._completed",
                 "asyncio.gather(self._written.drain(), pending)",
                 "asyncio.gather(pending)",
             ),

@@ -7,7 +7,9 @@ from typing import Final
 from tests.planted.planting import Bug, Edit, unit
 
 FILE: Final = "client/test_in_flight"
+LARGE: Final = "client/test_in_flight_large"
 LINE: Final = "oncelog.aio.line:Line"
+TRANSACTION: Final = "oncelog.aio.transactions:Transaction"
 
 BUGS: Final = (
     Bug(
@@ -31,9 +33,9 @@ BUGS: Final = (
         "the first of a chain goes alone: else its number may begin two chains",
         (
             Edit(
-                "oncelog.aio.transactions:Transaction._go_ahead",
-                "or not line.chain_first(identity):",
-                ":",
+                f"{TRANSACTION}._go_ahead",
+                "if alone or (is_small and not line.chain_first(identity)):",
+                "if alone:",
             ),
         ),
         {
@@ -170,6 +172,85 @@ BUGS: Final = (
                 FILE,
                 "test_whatever_fails_while_they_are_taken_back_nobody_waits_for_ever",
             ): "they wait for ever",
+        },
+    ),
+    Bug(
+        "begun-beside-a-large-one",
+        "I20: leaders know one transaction of a producer at a time; the next begins behind it",
+        (
+            Edit(
+                f"{TRANSACTION}._begin",
+                "await self._place.line.empty()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                LARGE, "test_the_next_one_is_filled_while_it_is_decided_and_sent_behind_it"
+            ): "one transaction at a time",
+        },
+    ),
+    Bug(
+        "a-small-one-overtakes-a-large-one",
+        "I20: a small one is sent when the large one before it is decided",
+        (
+            Edit(
+                f"{TRANSACTION}._go_ahead",
+                "await line.nothing_large()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                LARGE, "test_i20_a_small_one_behind_it_is_sent_when_it_is_decided"
+            ): "not small.done()",
+        },
+    ),
+    Bug(
+        "a-large-one-that-was-refused-stays-open",
+        "what is not committed is aborted before the next one begins",
+        (
+            Edit(
+                f"{TRANSACTION}._commit_on_its_way",
+                "await self._registration.abort_open("
+                "self._own(), self._core.tx_id, self._partitions())",
+                "pass",
+            ),
+        ),
+        {
+            unit(LARGE, "test_it_is_aborted_before_the_next_one_begins"): "abort_transaction",
+        },
+    ),
+    Bug(
+        "an-answer-lost-before-the-commit-is-taken-for-doubt",
+        "what was lost before a commit was sent leaves no doubt: it is aborted",
+        (
+            Edit(
+                f"{TRANSACTION}._commit_on_its_way",
+                "if self.is_asked_for:",
+                "if True:",
+            ),
+        ),
+        {
+            unit(
+                LARGE, "test_i21_a_refused_one_takes_back_the_one_that_is_filled"
+            ): "what was open is ended",
+        },
+    ),
+    Bug(
+        "interrupted-and-forgotten",
+        "one that is interrupted before its commit may be open: the next instance ends it",
+        (
+            Edit(
+                f"{LINE}._look",
+                "head.transaction.was_interrupted()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                LARGE, "test_i21_one_that_is_interrupted_is_given_up"
+            ): "ended by its next instance",
         },
     ),
 )

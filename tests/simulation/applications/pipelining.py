@@ -18,7 +18,7 @@ from tests.simulation.applications.consuming import PENDING_MS, POLL_S
 from tests.simulation.applications.producing import FATAL
 from tests.simulation.applications.transacting import transact
 from tests.simulation.day import Day
-from tests.simulation.moments import SEVERAL_IN_FLIGHT, TAKEN_BACK_TOGETHER
+from tests.simulation.moments import LARGE_IN_FLIGHT, SEVERAL_IN_FLIGHT, TAKEN_BACK_TOGETHER
 
 NAME: Final = "pipeline"
 IN_FLIGHT: Final = (2, 3, 4, 8, 16)
@@ -98,6 +98,8 @@ async def _one(
         await transact(day, NAME, producer, consumer, inputs)
         if len(producer.inner.line) > 1:
             day.world.moments.add(SEVERAL_IN_FLIGHT)
+        if producer.inner.line.has_large:
+            day.world.moments.add(LARGE_IN_FLIGHT)
         if producer.inner.line.taken_back > 1:
             day.world.moments.add(TAKEN_BACK_TOGETHER)
     except FATAL:

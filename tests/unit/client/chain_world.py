@@ -98,14 +98,22 @@ class ChainServices(Services):
         return pb.GetTransactionReply(transaction=described)
 
 
-Work = Callable[[TransactionalProducer, ChainServices], Awaitable[Any]]
+Work = Callable[[TransactionalProducer, Any], Awaitable[Any]]
 
 
-def in_flight(work: Work, *, name: str | None = None, timeout_ms: int = 30_000, **o: Any) -> Any:
-    """On virtual time; `in_flight` is 4 unless given."""
+def in_flight(
+    work: Work,
+    *,
+    services: ChainServices | None = None,
+    name: str | None = None,
+    timeout_ms: int = 30_000,
+    **o: Any,
+) -> Any:
+    """On virtual time, against `services`; `in_flight` is 4 unless given."""
 
     async def main() -> Any:
-        services, transport = ChainServices(), ScriptedTransport(5, 5)
+        transport = ScriptedTransport(5, 5)
+        answers = services or ChainServices()
         for method in (
             "coordinator.init_producer",
             "coordinator.begin_transaction",
@@ -117,11 +125,11 @@ def in_flight(work: Work, *, name: str | None = None, timeout_ms: int = 30_000, 
             "offset_manager.commit_transaction_offsets",
             "offset_manager.fetch_offsets",
         ):
-            transport.handlers[method] = services.handler(method)
+            transport.handlers[method] = answers.handler(method)
         protocol = protocol_over(transport, timeout_ms=timeout_ms)
         settings = ProducerOptions(**({"in_flight": 4} | o))
         producer = TransactionalProducer(protocol, settings, name=name, group=None)
-        return await work(producer, services)
+        return await work(producer, answers)
 
     return on_virtual_time(main)[0]
 

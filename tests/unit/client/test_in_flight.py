@@ -340,7 +340,7 @@ def test_behind_one_that_never_got_its_number_nothing_is_sent_again() -> None:
     in_flight(work)
 
 
-def test_what_does_not_fit_into_one_message_goes_alone() -> None:
+def test_what_does_not_fit_into_one_message_begins_when_all_before_it_are_decided() -> None:
     async def work(producer: TransactionalProducer, services: ChainServices) -> None:
         await opened(producer, services, None)
         await filled(producer, None)
@@ -357,6 +357,7 @@ def test_what_does_not_fit_into_one_message_goes_alone() -> None:
         assert "begin_transaction" not in services.names()
         services.decide(2)
         await filling
+        await producer.flush()
         assert large.state == "committed"
         assert services.names()[-1] == "commit_transaction"
 

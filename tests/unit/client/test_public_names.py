@@ -52,7 +52,7 @@ def test_the_plain_face_has_what_the_asyncio_face_has(name: str) -> None:
         "make_transaction registration settle unheard",
         "is_member run_until",
         "commit_no_more now require_following is_following",
-        "line build_on told_of has_landed was_taken_back was_lost",
+        "line build_on is_asked_for told_of has_landed was_interrupted was_taken_back was_lost",
     }
     hidden = {word for words in inside for word in words.split()}
     twin = getattr(aio, name)

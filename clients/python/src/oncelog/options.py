@@ -96,9 +96,9 @@ class ProducerOptions:
     # longer than the session is refused (InvalidTimeout).
     transaction_timeout_ms: int = 0
     # Transactions of a transactional producer that may be on their way, 1 to 16. Above 1, whoever
-    # leaves a small transaction goes on before it is decided; a refusal takes it back with all that
-    # come behind it, and is told where the next one begins or ends, by `flush` or by `close`. Large
-    # ones go alone, as do those with a commit_seq or with send_offsets.
+    # leaves a transaction goes on before it is decided; a refusal takes it back with all that come
+    # behind it, and is told where the next one begins or ends, by `flush` or by `close`. Of large
+    # ones one ends while the next is filled. Those with a commit_seq or with send_offsets go alone.
     in_flight: int = 1
 
     def validate(self) -> None:

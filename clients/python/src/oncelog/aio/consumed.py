@@ -151,17 +151,17 @@ class Consumed:
 
     async def make_pending(
         self,
-        progress: Sequence[Progress],
+        offsets: Mapping[str, offset_manager_pb2.GroupOffsets],
         identity: ProducerCore,
         *,
         tx_id: int,
         timeout_ms: int,
         participants: set[PartitionKey],
     ) -> None:
-        """Under this TxId, until its marker. Adds the partitions of `__consumer_offsets` that took
-        them as they answer, so that an abort half way through knows them."""
-        await self.follow_others(progress, identity.producer_id)
-        for message in self.messages(progress, identity.producer_id).values():
+        """What `messages` gave, under this TxId, until its marker. Adds the partitions of
+        `__consumer_offsets` that took them as they answer, so that an abort half way through knows
+        them."""
+        for message in offsets.values():
             reply = await self._protocol.call(
                 "offset_manager.commit_transaction_offsets",
                 offset_manager_pb2.CommitTransactionOffsetsRequest(

@@ -60,6 +60,11 @@ class Ending:
         """Its commit is on its way, as one of several."""
         return self._flight is not None and not self.ended
 
+    @property
+    def is_asked_for(self) -> bool:
+        """Its commit was sent, so that it may have taken effect."""
+        return self._core.state in core.DECIDING
+
     async def decided(self) -> None:
         """Returns once a commit that was asked for is decided: at once, but of a producer with
         several in flight. Raises why it was not committed."""
@@ -166,9 +171,13 @@ class Ending:
 
     def has_landed(self, reply: coordinator_pb2.TransactReply) -> None:
         """It is committed."""
-        self._core.tx_id = reply.tx_id
+        self._core.tx_id = reply.tx_id or self._core.tx_id
         self._decided(reply, ())
         self._release()
+
+    def was_interrupted(self) -> None:
+        """Before its commit was sent: it may be open still."""
+        self._doubt(self._core.tx_id)
 
     def was_taken_back(self, error: errors.OncelogError) -> None:
         """It was refused, or one before it."""
@@ -182,7 +191,7 @@ class Ending:
         """Nobody could say."""
         self._core.on(Event.LOSE)
         self._written.failed(nobody_could_say())
-        self._doubt(0)
+        self._doubt(self._core.tx_id)
         self._consumed.lost(nobody_could_say())
         self._release()
 

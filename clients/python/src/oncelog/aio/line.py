@@ -1,10 +1,12 @@
 """Transactions of one producer whose commits are on their way, in the order of their requests.
 
-    1 ──► 2 ──► 3 ──► 4        each is a `Transact` of one chain: it takes effect only where all
-    head              tail     before it do (ADR 78)
+    1 ──► 2 ──► 3 ──► 4        small ones: each is a `Transact` of one chain, and takes effect only
+    head              tail     where all before it do (ADR 78)
+    1                          or a large one, alone: the next one is filled, and sent when this is
+                               decided, for leaders know one of a producer at a time (ADR 98)
 
-Who leaves a small transaction puts it at the tail and goes on. What becomes of it is taken in from
-the head on, whatever order answers come in (ADR 79):
+Who leaves a transaction puts it at the tail and goes on. What becomes of it is taken in from the
+head on, whatever order answers come in (ADR 79):
 
 - *committed*: it leaves the line;
 - *refused*: it and all behind it are taken back, the last one first, and their consumers stand
@@ -27,12 +29,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, Protocol
 
 from oncelog._core import transaction as core
 from oncelog._core.transaction import ProducerCore
-from oncelog.aio.outcomes import is_out_of_order, look_up_one_shot
+from oncelog.aio.outcomes import is_out_of_order, look_up_one_shot, why_aborted
 from oncelog.aio.registration import Registration
 from oncelog.options import require_in_flight
 from oncelog.protocol import AsyncProtocol
@@ -48,9 +50,14 @@ CHAIN_IDLE_MS_MAX: Final = 60_000
 class Passenger(Protocol):
     """A transaction, as the line sees it."""
 
+    @property
+    def is_asked_for(self) -> bool: ...
+
     def told_of(self, error: errors.OncelogError) -> errors.OncelogError: ...
 
     def has_landed(self, reply: coordinator_pb2.TransactReply) -> None: ...
+
+    def was_interrupted(self) -> None: ...
 
     def was_taken_back(self, error: errors.OncelogError) -> None: ...
 
@@ -64,12 +71,14 @@ class Flight:
         self,
         transaction: Passenger,
         identity: ProducerCore,
-        request: coordinator_pb2.TransactRequest,
         before: Flight | None,
+        *,
+        is_large: bool = False,
     ) -> None:
         self.transaction = transaction
         self.identity = identity
-        self.request = request
+        # It stands alone in the line: what is behind it is not sent before it is decided.
+        self.is_large = is_large
         # Not decided when this was sent; let go of once this is answered.
         self.before = before
         self.answering: asyncio.Task[Any] | None = None
@@ -144,6 +153,11 @@ class Line:
     def __len__(self) -> int:
         return len(self._flights)
 
+    @property
+    def has_large(self) -> bool:
+        """A large one is on its way, alone."""
+        return bool(self._flights) and self._flights[0].is_large
+
     def chain_first(self, identity: ProducerCore) -> int:
         """The request number with which the chain began that the next one continues; 0: it goes
         alone, and begins one."""
@@ -162,6 +176,11 @@ class Line:
     async def room(self) -> None:
         """Until one more may be sent."""
         while len(self._flights) >= self.limit:
+            await self._change()
+
+    async def nothing_large(self) -> None:
+        """Until no large one is on its way."""
+        while self.has_large:
             await self._change()
 
     async def empty(self) -> None:
@@ -191,20 +210,34 @@ class Line:
         identity: ProducerCore,
         request: coordinator_pb2.TransactRequest,
     ) -> Flight:
-        """Puts it at the tail."""
-        flight = Flight(
-            transaction, identity, request, self._flights[-1] if self._flights else None
-        )
-        flight.answering = asyncio.get_running_loop().create_task(self._ask(flight))
+        """Puts a small one at the tail. Nothing large is on its way."""
+        flight = Flight(transaction, identity, self._flights[-1] if self._flights else None)
+        return self._put(flight, self._ask(flight, request))
+
+    def send_large(
+        self,
+        transaction: Passenger,
+        identity: ProducerCore,
+        commit: Coroutine[Any, Any, coordinator_pb2.TransactReply],
+    ) -> Flight:
+        """Puts an open one, whose `commit` says what became of it. Nothing else is on its way."""
+        assert not self._flights, "a large one goes when all before it are decided"
+        return self._put(Flight(transaction, identity, None, is_large=True), commit)
+
+    def _put(
+        self, flight: Flight, answer: Coroutine[Any, Any, coordinator_pb2.TransactReply]
+    ) -> Flight:
+        flight.answering = asyncio.get_running_loop().create_task(answer)
         flight.answering.add_done_callback(lambda _: self._look())
         self._flights.append(flight)
         return flight
 
-    async def _ask(self, flight: Flight) -> coordinator_pb2.TransactReply:
+    async def _ask(
+        self, flight: Flight, request: coordinator_pb2.TransactRequest
+    ) -> coordinator_pb2.TransactReply:
         """The reply, once it is decided. Where an earlier one has not arrived yet (it was told to
         come back, or met another process), again when that one is answered: also where nobody knows
         what became of that one, for this one may prove it, and that one waits for it."""
-        request = flight.request
         doubt = Doubt("coordinator.transact", request)
         try:
             try:
@@ -251,6 +284,9 @@ class Line:
                 self._land(head, answer)
             elif not isinstance(answer, errors.InDoubt):
                 self._take_back(answer)
+            elif not head.transaction.is_asked_for:
+                head.transaction.was_interrupted()
+                self._take_back(why_aborted(answer))
             elif any(_took_effect(flight) for flight in self._flights):
                 # Of a chain nothing takes effect whose earlier part does not.
                 self._land(head, coordinator_pb2.TransactReply())

@@ -8,8 +8,9 @@ exception the transaction is aborted and the consumer goes back to where it bega
 transactions are one `Transact`, larger ones Begin, produce, offsets and commit:
 `_core.transaction` draws the states.
 
-Of a producer with several in flight (`in_flight`) a small one is left before it is decided: it
-stands in the `line`, which tells what became of it.
+Of a producer with several in flight (`in_flight`) one is left before it is decided: it stands in
+the `line`, which tells what became of it. Small ones go on their way together; a large one ends
+while the next is filled.
 
 A commit whose answer is lost is asked again (it is idempotent) and looked up, until the deadline;
 only then UnknownOutcome reaches the user, with the consumer's positions forgotten and asked of the
@@ -39,6 +40,7 @@ from oncelog.aio.outcomes import (
     commit,
     committed_before,
     transact,
+    why_aborted,
 )
 from oncelog.aio.place import Place
 from oncelog.aio.receipts import Receipt, TableReceipt
@@ -47,7 +49,7 @@ from oncelog.aio.written import Written
 from oncelog.batch import TopicPartition
 from oncelogpb import errors
 from oncelogpb.ids import show_id
-from oncelogpb.v1 import coordinator_pb2, types_pb2
+from oncelogpb.v1 import coordinator_pb2, offset_manager_pb2, types_pb2
 
 if TYPE_CHECKING:
     from oncelog.aio.consumer import Consumer
@@ -429,27 +431,62 @@ class Transaction(Ending):
         identity = await self._registration.identity()
         if self._is_nothing(progress):
             return False
+        # A large one that is on its way may begin this one with its commit: then it is open.
+        await line.nothing_large()
+        is_small = self._is_one_shot(progress)
         alone = self._terms.commit_seq is not None or not self._consumed.may_go_ahead
-        if alone or not self._is_one_shot(progress) or not line.chain_first(identity):
+        if alone or (is_small and not line.chain_first(identity)):
             await line.empty()
             self._core.require_open()
             return False
-        await line.room()
+        if is_small:
+            await line.room()
+        else:
+            await line.empty()
+            await self._open()
+            identity = self._own()
         self._core.require_open()
         await self._consumed.follow_others(progress, identity.producer_id)
         self._core.require_open()
         offsets = self._consumed.messages(progress, identity.producer_id)
         # From here to the end nothing is awaited: it is sent, and its consumer goes on.
-        self._core.on(Event.COMMIT)
-        self._identity = identity
-        request = self._terms.transact(
-            identity, self._written.whole_batches(), next(iter(offsets.values()), None)
-        )
-        request.chain_first = identity.chain_first
-        self._flight = line.send(self, identity, request)
+        if is_small:
+            self._core.on(Event.COMMIT)
+            self._identity = identity
+            request = self._terms.transact(
+                identity, self._written.whole_batches(), next(iter(offsets.values()), None)
+            )
+            request.chain_first = identity.chain_first
+            self._flight = line.send(self, identity, request)
+        else:
+            self._flight = line.send_large(self, identity, self._commit_on_its_way(offsets))
         self._consumed.go_ahead(self._flight, line, progress)
         self._place.vacate(self)
         return True
+
+    async def _commit_on_its_way(
+        self, offsets: Mapping[str, offset_manager_pb2.GroupOffsets]
+    ) -> coordinator_pb2.TransactReply:
+        """Of one that is open, while the next one is filled: what became of it, as a small one is
+        told. What is not committed is aborted before this raises, for the next one begins then. The
+        line takes the consequences."""
+        try:
+            request = await self._completed(offsets)
+            reply = await commit(self._protocol, request)
+        except errors.OncelogError as error:
+            told = error
+            if isinstance(error, errors.InDoubt):
+                if self.is_asked_for:
+                    raise
+                # What was lost is less than its commit.
+                told = why_aborted(error)
+            self._spoil(told)
+            await self._registration.abort_open(self._own(), self._core.tx_id, self._partitions())
+            raise told from error
+        self._keep_next(request, reply)
+        return coordinator_pb2.TransactReply(
+            tx_id=self._core.tx_id, visible=reply.visible, exposed=reply.exposed
+        )
 
     async def _await_outcome(self, decision: Awaitable[R], progress: Sequence[Progress]) -> R:
         """The reply to a commit. Takes the consequences of an answer that is damaged or lost."""
@@ -474,10 +511,21 @@ class Transaction(Ending):
             self._written.failed(committed_before())
             self._consumed.unknown()
             return
-        identity = self._identity
-        assert identity is not None, "it is open"
+        identity = self._own()
+        await self._consumed.follow_others(progress, identity.producer_id)
+        offsets = self._consumed.messages(progress, identity.producer_id)
+        request = await self._completed(offsets)
+        reply = await self._await_outcome(commit(self._protocol, request), progress)
+        self._keep_next(request, reply)
+        self._decided(reply, progress)
+
+    async def _completed(
+        self, offsets: Mapping[str, offset_manager_pb2.GroupOffsets]
+    ) -> coordinator_pb2.CommitTransactionRequest:
+        """All of it is where it is to be, pending; the commit that says so is asked for now."""
+        identity = self._own()
         pending = self._consumed.make_pending(
-            progress,
+            offsets,
             identity,
             tx_id=self._core.tx_id,
             timeout_ms=self._terms.timeout_ms,
@@ -490,10 +538,21 @@ class Transaction(Ending):
             identity, self._core.tx_id, manifest, begins_next=self._began_early
         )
         self._core.on(Event.COMMIT)
-        reply = await self._await_outcome(commit(self._protocol, request), progress)
+        return request
+
+    def _keep_next(
+        self,
+        request: coordinator_pb2.CommitTransactionRequest,
+        reply: coordinator_pb2.CommitTransactionReply,
+    ) -> None:
+        """The transaction that its commit has begun."""
         if request.HasField("begin_next"):
-            self._registration.keep_next(identity, reply, request.begin_next)
-        self._decided(reply, progress)
+            self._registration.keep_next(self._own(), reply, request.begin_next)
+
+    def _own(self) -> core.ProducerCore:
+        """In whose name it is open."""
+        assert self._identity is not None, "it is open"
+        return self._identity
 
 
 def _not_all_sent() -> errors.InvalidArgument:
