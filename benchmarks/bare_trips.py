@@ -33,6 +33,7 @@ import click
 import grpc.aio
 
 from benchmarks.bare_service import opened, started
+from benchmarks.ending import end_as_by_ctrl_c
 from benchmarks.hand_offs import Used, threads_of
 from benchmarks.summary import percentile
 from oncelog_server.coordinator.marker_pace import MOMENT_MS
@@ -209,6 +210,7 @@ def measure(
 @click.option("--rounds", default=7, show_default=True, type=click.IntRange(1, 200))
 def main(rounds: int) -> None:
     """Make the trips of a small transaction. See the module."""
+    end_as_by_ctrl_c()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="oncelog-bench-")))
         leader = stack.enter_context(started(SERVICE, leader_handlers, folder))

@@ -38,6 +38,7 @@ import click
 import pyarrow as pa
 
 import oncelog
+from benchmarks.ending import end_as_by_ctrl_c
 from benchmarks.machine import process_cpu_seconds
 from oncelog_spark.jobs.local_cluster import local_cluster
 
@@ -339,6 +340,7 @@ def count_all(bench: Bench, wanted: int) -> int:
 @click.option("--folder", type=click.Path(path_type=Path), help="Where the data goes.")
 def main(gb: float, rounds: int, small: bool, folder: Path | None) -> None:
     """A replica is built beside live traffic. See benchmarks/README.md."""
+    end_as_by_ctrl_c()
     if small:
         gb, rounds = SMALL_GB, 1
     options = ["--nodes", "3", "--set", f"node.segment_bytes={SEGMENT_BYTES}"]

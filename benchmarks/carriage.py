@@ -20,6 +20,7 @@ import click
 import grpc.aio
 
 from benchmarks.bare_service import opened, started
+from benchmarks.ending import end_as_by_ctrl_c
 from oncelogpb import bulk
 
 MIB: Final = 1 << 20
@@ -104,6 +105,7 @@ async def measure(port: int, count: int, rounds: int) -> None:
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1, 200))
 def main(mib: int, rounds: int) -> None:
     """Carry bytes. See the module."""
+    end_as_by_ctrl_c()
     with started("benchmarks.Carriage", handlers) as service:
         asyncio.run(measure(service.port, mib, rounds))
 

@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 import oncelog
+from benchmarks.ending import end_as_by_ctrl_c
 from benchmarks.machine import process_cpu_seconds
 from oncelog_spark.jobs.local_cluster import local_cluster
 
@@ -75,6 +76,7 @@ class Read(NamedTuple):
 @click.option("--only-large", is_flag=True, help="Nothing else.")
 def main(rounds: int, large: float, only_large: bool) -> None:
     """Measure on this machine. See benchmarks/README.md."""
+    end_as_by_ctrl_c()
     with tempfile.TemporaryDirectory(prefix="oncelog-bench-") as made:
         folder = Path(made)
         with local_cluster(folder / "cluster") as bootstrap, oncelog.connect(bootstrap) as log:

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import click
 
+from benchmarks.ending import end_as_by_ctrl_c
 from oncelog_server.core.ids import JournalOffset, Offset
 from oncelog_server.partition_leader.committed_log import (
     ROW,
@@ -44,6 +45,7 @@ LOOKUPS: Final = 20_000
 @click.option("--restore", hidden=True, type=click.Path(path_type=Path))
 def main(rows: int, restore: Path | None) -> None:
     """Measure the index of a committed log. See benchmarks/README.md."""
+    end_as_by_ctrl_c()
     if restore is not None:
         click.echo(json.dumps(_restore(restore)))
         return

@@ -18,6 +18,7 @@ import click
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.ending import end_as_by_ctrl_c
 from oncelog_server.core.block import Block, Units, block_of
 from oncelog_server.partition_leader.settling import PartitionSettler
 from oncelog_server.runtime.replica.env import COMPACTION_MAP_BYTES
@@ -55,6 +56,7 @@ def main(
     count: int, keys: int, value_bytes: int, map_mib: int, compression: str, directory: str | None
 ) -> None:
     """Measure what compaction costs. See benchmarks/README.md."""
+    end_as_by_ctrl_c()
     with tempfile.TemporaryDirectory(prefix="oncelog-compaction-", dir=directory) as folder:
         log = DataLog.open(RealDisk(folder), "data")
         blocks = _blocks(count, keys, value_bytes, Compression(compression))

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import group_machine
+from benchmarks.ending import end_as_by_ctrl_c
 from oncelog_server.core.ids import PartitionId, TopicId
 from oncelog_server.offset_manager.assignors import Assignment, assign
 from oncelog_server.offset_manager.commands import GroupTopic
@@ -69,6 +70,7 @@ class Group(NamedTuple):
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print the tables for README.md.")
 def main(as_markdown: bool) -> None:
     """Measure what a group of 1,000 members and 2,000 partitions costs."""
+    end_as_by_ctrl_c()
     _print(COLUMNS, [row for group in groups() for row in assignments(group)], as_markdown)
     every = next(groups())
     crew = group_machine.Crew(

@@ -390,8 +390,12 @@ def main(
 ) -> None:
     """Count hand-offs. See the module."""
     if serves:
+        # By the sources of another checkout, in which this package may be another one.
         serve()
         return
+    from benchmarks.ending import end_as_by_ctrl_c
+
+    end_as_by_ctrl_c()
     with ExitStack() as stack:
         here = Path(__file__).resolve().parent.parent
         sides = [stack.enter_context(side(path)) for path in (here, against) if path is not None]

@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 import click
 
 import oncelog
+from benchmarks.ending import end_as_by_ctrl_c
 from oncelog_spark.jobs.local_cluster import local_cluster
 
 TOPIC: Final = "idle"
@@ -222,6 +223,7 @@ def main(
     counts: tuple[int, ...], nodes: int, seconds: float, stops: bool, folder: Path | None
 ) -> None:
     """What a cluster costs that nobody uses. See benchmarks/README.md."""
+    end_as_by_ctrl_c()
     print(f"| {' | '.join(COLUMNS)} |\n| {' | '.join('---' for _ in COLUMNS)} |", flush=True)
     for partitions in counts:
         with tempfile.TemporaryDirectory(dir=folder, prefix="oncelog-idle-") as name:

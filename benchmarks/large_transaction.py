@@ -27,6 +27,7 @@ import click
 import pyarrow as pa
 
 import oncelog
+from benchmarks.ending import end_as_by_ctrl_c
 from benchmarks.machine import process_cpu_seconds
 from oncelog_server.core.roles import ROLES
 from oncelog_spark.jobs.local_cluster import local_cluster
@@ -247,6 +248,7 @@ def pids_over(folder: Path) -> dict[str, int]:
 @click.option("--folder", type=click.Path(path_type=Path), help="Where its data goes.")
 def main(gb: float, materialization: str, folder: Path | None) -> None:
     """One very large transaction, others beside it. See benchmarks/README.md."""
+    end_as_by_ctrl_c()
     size = int(gb * GB)
     configs = {"materialization": materialization}
     with (

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 import click
 import crc32c
 
+from benchmarks.ending import end_as_by_ctrl_c
 from benchmarks.summary import percentile
 
 # Of each limit.
@@ -205,6 +206,7 @@ def rows(before: Sequence[Limit], after: Sequence[Limit]) -> list[tuple[str, ...
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def main(folder: Path | None, seconds: float, as_json: bool) -> None:
     """Print what this machine gives at most."""
+    end_as_by_ctrl_c()
     with tempfile.TemporaryDirectory(prefix="oncelog-limits-", dir=folder) as made:
         found = limits(Path(made), seconds)
     if as_json:

@@ -33,6 +33,7 @@ import click
 import pyarrow as pa
 
 import oncelog
+from benchmarks.ending import end_as_by_ctrl_c
 from benchmarks.large_transaction import pids_over, resident_mib
 from benchmarks.machine import process_cpu_seconds
 from oncelog_server.core.frame import FrameKind
@@ -338,6 +339,7 @@ def main(
     partitions: int, mb: int, kinds: tuple[str, ...], small: bool, folder: Path | None
 ) -> None:
     """How long a node with very many partitions takes to start. See benchmarks/README.md."""
+    end_as_by_ctrl_c()
     if small:
         partitions, mb = SMALL
     print(f"| {' | '.join(COLUMNS)} |\n| {' | '.join('---' for _ in COLUMNS)} |", flush=True)

@@ -25,6 +25,7 @@ import click
 import oncelog
 from benchmarks import ours
 from benchmarks.apart import apart
+from benchmarks.ending import end_as_by_ctrl_c
 from benchmarks.inputs import Inputs
 from benchmarks.measure import Meter, Task, credited
 from benchmarks.observer import Observer
@@ -258,6 +259,7 @@ PARTS: Final = ("work", "leaders", "wires")
 @click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Whose disk.")
 def main(only: tuple[str, ...], seconds: float, rounds: int, folder: Path | None) -> None:
     """Check the model of docs/performance.md, and print its tables. A quarter of an hour."""
+    end_as_by_ctrl_c()
     parts = only or PARTS
     with tempfile.TemporaryDirectory(prefix="oncelog-model-", dir=folder) as made:
         where = Path(made)

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 import oncelog
+from benchmarks.ending import end_as_by_ctrl_c
 from oncelog_spark.jobs.local_cluster import local_cluster
 
 IN_FLIGHT: Final = (1, 4, 16)
@@ -103,6 +104,7 @@ def table(found: dict[str, list[float]]) -> list[tuple[Any, ...]]:
 @click.option("--rounds", default=3, show_default=True)
 @click.option("--records", default=750, show_default=True, help="Of a transaction, at most.")
 def main(seconds: float, rounds: int, records: int) -> None:
+    end_as_by_ctrl_c()
     with (
         tempfile.TemporaryDirectory(prefix="oncelog-pipelines-") as folder,
         local_cluster(Path(folder)) as bootstrap,

@@ -26,6 +26,7 @@ import click
 import oncelog
 from benchmarks import ours
 from benchmarks.crowd import READY
+from benchmarks.ending import end_as_by_ctrl_c
 from benchmarks.inputs import Inputs
 from benchmarks.measure import Meter, Shape, Task, Used
 from benchmarks.observer import Observer
@@ -244,6 +245,7 @@ def main(
     A hundred thousand open transactions take some ten minutes to be opened, ten thousand partitions
     as long to be made, and a log needs its size and a quarter of disk.
     """
+    end_as_by_ctrl_c()
     if hold is not None:
         asyncio.run(_hold(hold, open_transactions))
         return

@@ -32,6 +32,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 import oncelog
+from benchmarks.ending import end_as_by_ctrl_c
 from benchmarks.idle import ended, processes
 from benchmarks.machine import cpu_seconds
 from oncelog import aio
@@ -91,6 +92,7 @@ def main(
     producing: bool,
 ) -> None:
     """Measure what settling gains and costs. See benchmarks/README.md."""
+    end_as_by_ctrl_c()
     options = ("--set", f"node.snapshot_every_bytes={SNAPSHOT_EVERY_BYTES}")
     with tempfile.TemporaryDirectory(prefix="oncelog-settling-") as folder:
         cluster = Path(folder) / "cluster"

@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import oncelog
+from benchmarks.ending import end_as_by_ctrl_c
 from benchmarks.large_transaction import (
     GB,
     PARTITIONS,
@@ -49,6 +50,7 @@ TASKS: Final = 8
 @click.option("--folder", type=click.Path(path_type=Path), help="Where its data goes.")
 def main(gb: float, folder: Path | None) -> None:
     """One very large transaction of Spark's. See benchmarks/README.md."""
+    end_as_by_ctrl_c()
     size = int(gb * GB)
     with (
         tempfile.TemporaryDirectory() as shims,

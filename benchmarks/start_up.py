@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
+from benchmarks.ending import end_as_by_ctrl_c
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.coordinator.machine import CoordinatorMachine
 from oncelog_server.coordinator.outcomes import SLOT_BYTES, SLOT_FILE, Outcomes
@@ -400,6 +401,7 @@ def main(
     started: tuple[str, str] | None,
 ) -> None:
     """How long partitions take to start. See benchmarks/README.md."""
+    end_as_by_ctrl_c()
     if started is not None:
         print(json.dumps(start(Path(started[0]), started[1])))
         return

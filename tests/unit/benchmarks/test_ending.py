@@ -5,8 +5,11 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 PROGRAM = """
 import contextlib, time
@@ -15,6 +18,8 @@ from benchmarks.ending import end_as_by_ctrl_c
 end_as_by_ctrl_c()
 with contextlib.ExitStack() as stack:
     stack.callback(print, "stopped", flush=True)
+    # Long enough for another signal.
+    stack.callback(time.sleep, 0.2)
     print("started", flush=True)
     time.sleep(600)
 """
@@ -36,5 +41,15 @@ def test_what_it_started_is_stopped(number: signal.Signals) -> None:
     with process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
+        # As timeout(1) does: to the process, then to its group.
+        process.send_signal(number)
         process.send_signal(number)
         assert process.stdout.read() == "stopped\n"
+
+
+def test_each_program_ends_so() -> None:
+    programs = {path for path in BENCHMARKS.glob("*.py") if "@click.command" in path.read_text()}
+    assert programs
+    assert not [
+        path.name for path in programs if "    end_as_by_ctrl_c()\n" not in path.read_text()
+    ]
