@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from oncelog._core import buffers
 from oncelog._core.batching import Layout, Pieces, Refused, Sealed, seal_arrow, seal_cell
-from oncelog._core.buffers import COLUMNS, Cell, TopicBuffer, make_extra
+from oncelog._core.buffers import BARE, COLUMNS, KEYED, Cell, TopicBuffer, make_extra
 from oncelog._core.deliveries import Deliveries, Delivery
 from oncelog._core.partitioners import crc32_hashes
 from oncelog.aio.recorder import _parcels
@@ -42,6 +42,9 @@ def layout(
     )
 
 
+EXTRA = make_extra({"name": b"h"}, 5)
+
+
 class Origin:
     """Where records were put; remembers the parts that were settled."""
 
@@ -54,8 +57,8 @@ class Origin:
 
 def cell_of(rows: list[tuple[Any, ...]], first: int = 0) -> Cell:
     """Taken, with records (value, key, extra, partition), of which `first` came before."""
-    bare = all(row[1:] == (None, None, None) for row in rows)
-    cell = Cell(Deliveries("t", Origin()), 1 if bare else COLUMNS)
+    used = max((n for row in rows for n, entry in enumerate(row) if entry is not None), default=0)
+    cell = Cell(Deliveries("t", Origin()), (BARE, KEYED, COLUMNS, COLUMNS)[used])
     for row in rows:
         cell.put(row)
     cell.count = len(cell.items)
@@ -392,17 +395,38 @@ def test_who_finds_a_cell_busy_puts_into_a_fresh_one_and_the_other_learns_of_it(
     assert cell.deliveries.first == 1
 
 
-def test_the_first_record_with_a_key_begins_a_wider_cell() -> None:
+@pytest.mark.parametrize(
+    ("row", "items"),
+    [
+        ((b"v", b"k", None, None), [b"v", b"k"]),
+        ((b"v", b"", None, None), [b"v", b""]),
+        ((b"v", None, None, 0), [b"v", None, None, 0]),
+        ((b"v", b"k", EXTRA, None), [b"v", b"k", EXTRA, None]),
+    ],
+)
+def test_the_first_record_that_has_more_begins_a_wider_cell(
+    row: tuple[Any, ...], items: list[Any]
+) -> None:
     buffer = buffer_of((b"bare", None, None, None))
     bare = buffer.cell
-    cell, place, before = buffer.put_aside((b"v", b"k", None, None))
+    cell, place, before = buffer.put_aside(row)
     assert before is bare
     assert not bare.busy
-    assert (place, cell.items) == (0, [b"v", b"k", None, None])
+    assert (place, cell.items) == (0, items)
     buffer.put_aside((b"bare again", None, None, None))
     taken = buffer.take()
     assert taken is not None
-    assert (taken[0].column(1), taken[0].record_count) == ([b"k", None], 2)
+    assert (taken[0].column(1), taken[0].record_count) == ([row[1], None], 2)
+
+
+def test_a_cell_with_keys_gives_way_to_a_wider_one_and_none_becomes_narrower() -> None:
+    buffer = buffer_of((b"a", b"k", None, None))
+    keyed = buffer.cell
+    cell, _, before = buffer.put_aside((b"b", b"k", None, 1))
+    assert before is keyed
+    buffer.put_aside((b"c", b"k", None, None))
+    assert cell.items == [b"b", b"k", None, 1, b"c", b"k", None, None]
+    assert cell.deliveries.first == 1
 
 
 def test_what_comes_when_all_is_over_is_refused() -> None:

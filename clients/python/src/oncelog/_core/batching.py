@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from oncelog._core.buffers import COLUMNS, RECORD_BYTES_MAX, Cell, Extra
+from oncelog._core.buffers import BARE, KEYED, RECORD_BYTES_MAX, Cell, Extra
 from oncelog._core.deliveries import Order
 from oncelog._core.partitioners import KeyHash, assign
 from oncelogpb import errors, records
@@ -124,10 +124,11 @@ class Columns(NamedTuple):
 def seal_cell(cell: Cell, layout: Layout) -> Pieces:
     """What was taken, as pieces: those of one partition in order."""
     values, times = cell.column(0), layout.now_us
-    if cell.width == 1:
-        return _timed(_seal(Columns(None, values, times, None), None, layout), times)
+    keys = None if cell.width == BARE else cell.column(1)
+    if cell.width <= KEYED:
+        return _timed(_seal(Columns(keys, values, times, None), None, layout), times)
     count = len(values)
-    keys, extras, chosen = (cell.column(number) for number in range(1, COLUMNS))
+    extras, chosen = cell.column(2), cell.column(3)
     if extras.count(None) == count:
         columns = Columns(keys, values, times, None)
     else:

@@ -4,12 +4,15 @@ A *cell* holds the records of one topic between two sealings, in one flat list: 
 
     [value,  value,  value,  ...]
 
-for as long as no record of the topic has more than that, and then four entries a record:
+for as long as no record of the topic has more than that; with keys, two entries a record, and
+four once one has more:
 
+    [value, key,  value, key,  ...]
     [value, key, extra, partition,  value, key, extra, partition,  ...]
 
 A tuple per record would be tracked by the garbage collector and costs three times as much; `extend`
-of a temporary leaves nothing to track. There is no lock on the way of a record:
+of a temporary leaves nothing to track. Of four entries a record taking them out costs twice what it
+does of two: the list is larger than the processor's cache. There is no lock on the way of a record:
 
 * `list.append` and `list.extend` are atomic under the GIL: no record is lost or torn;
 * `busy, cell.busy = cell.busy, True` is atomic as well: between its load and its store the
@@ -35,7 +38,9 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 from oncelog._core.deliveries import Deliveries
 from oncelogpb import errors, records
 
-# Entries of the flat list per record, where it is not bare.
+# Entries of the flat list per record: of bare values, with keys, and with all that there may be.
+BARE: Final = 1
+KEYED: Final = 2
 COLUMNS: Final = 4
 # What a record costs beside its key and value, bytes: for the accounting of memory and batch sizes.
 RECORD_OVERHEAD_BYTES: Final = 16
@@ -63,7 +68,7 @@ class Cell:
     __slots__ = ("busy", "count", "deliveries", "items", "width")
 
     def __init__(self, deliveries: Deliveries, width: int) -> None:
-        """`width`: entries a record, 1 or COLUMNS."""
+        """`width`: entries a record, BARE, KEYED or COLUMNS."""
         self.items: list[Any] = []
         self.width = width
         # Somebody is putting a record into it.
@@ -81,16 +86,14 @@ class Cell:
         return entries // self.width
 
     def column(self, number: int) -> list[Any]:
-        """Of the records that were taken: values, and of a wide cell keys, extras, partitions."""
+        """Of the records that were taken: values, keys, extras, partitions, as far as it has
+        them."""
         return self.items[number : self.count : self.width]
 
     def put(self, row: Row) -> int:
         """Its place. By who is alone in it."""
         place = len(self.items)
-        if self.width == 1:
-            self.items.append(row[0])
-        else:
-            self.items.extend(row)
+        self.items.extend(row[: self.width])
         return place
 
 
@@ -98,7 +101,7 @@ class TopicBuffer:
     """What was sent to one topic and is not sealed yet. A slots object: `send` touches it for every
     record."""
 
-    __slots__ = ("armed", "batch_bytes", "cell", "is_wide", "make_deliveries", "room", "topic")
+    __slots__ = ("armed", "batch_bytes", "cell", "make_deliveries", "room", "topic", "width")
 
     def __init__(
         self, topic: str, batch_bytes: int, make_deliveries: Callable[[str], Deliveries]
@@ -110,8 +113,8 @@ class TopicBuffer:
         self.batch_bytes = batch_bytes
         # True where somebody is due to seal it (the linger timer).
         self.armed = False
-        # True once a record had a key, or named headers, a time or a partition.
-        self.is_wide = False
+        # Entries a record: what the widest one so far took.
+        self.width = BARE
         self.cell = self._fresh()
 
     def take(self) -> tuple[Cell, int] | None:
@@ -126,14 +129,14 @@ class TopicBuffer:
 
     def put_aside(self, row: Row) -> tuple[Cell, int, Cell | None]:
         """Puts a record that cannot go into the cell as it is: somebody is busy in it (or was
-        interrupted there), or it takes bare values only. Its cell and place, and the cell before,
-        which is to be sealed first. Under the sealing lock."""
+        interrupted there), or it has more than the cell takes. Its cell and place, and the cell
+        before, which is to be sealed first. Under the sealing lock."""
         if self.cell is DEAD:
             DEAD.put(row)
         before: Cell | None = None
-        self.is_wide |= row[1:] != (None, None, None)
+        self.width = max(self.width, _width(row))
         busy, self.cell.busy = self.cell.busy, True
-        if busy or (self.is_wide and self.cell.width == 1):
+        if busy or self.width > self.cell.width:
             following = self._fresh()
             following.busy = True
             was_busy, before = self.cell, self._exchange(following)
@@ -163,7 +166,15 @@ class TopicBuffer:
         return taken
 
     def _fresh(self) -> Cell:
-        return Cell(self.make_deliveries(self.topic), COLUMNS if self.is_wide else 1)
+        return Cell(self.make_deliveries(self.topic), self.width)
+
+
+def _width(row: Row) -> int:
+    """Entries that this record takes at least."""
+    _, key, extra, partition = row
+    if extra is not None or partition is not None:
+        return COLUMNS
+    return BARE if key is None else KEYED
 
 
 class _Refusing(list[Any]):

@@ -70,10 +70,13 @@ class Front:
             return self._recorder.put_aside(buffer, (value, key, extra, partition), size)
         items = cell.items
         place = len(items)
-        if cell.width != 1:
-            items.extend((value, key, extra, partition))
-        elif key is None and extra is None and partition is None:
+        width = cell.width
+        if width == 1 and key is None and extra is None and partition is None:
             items.append(value)
+        elif width == 2 and extra is None and partition is None:
+            items.extend((value, key))
+        elif width == 4:
+            items.extend((value, key, extra, partition))
         else:
             cell.busy = False
             return self._recorder.put_aside(buffer, (value, key, extra, partition), size)
