@@ -227,8 +227,8 @@ BUGS: Final = (
         (
             Edit(
                 f"{TRANSACTION}._commit_on_its_way",
-                "if self.is_asked_for:",
-                "if True:",
+                "if lost and self.is_asked_for:",
+                "if lost:",
             ),
         ),
         {

@@ -428,11 +428,12 @@ class Transaction(Ending):
         """True where its commit is on its way, as one of several; False where it goes alone, now
         that all before it are decided."""
         line = self._place.line
-        identity = await self._registration.identity()
         if self._is_nothing(progress):
             return False
         # A large one that is on its way may begin this one with its commit: then it is open.
         await line.nothing_large()
+        self._core.require_open()
+        identity = await self._registration.identity()
         is_small = self._is_one_shot(progress)
         alone = self._terms.commit_seq is not None or not self._consumed.may_go_ahead
         if alone or (is_small and not line.chain_first(identity)):
@@ -474,15 +475,16 @@ class Transaction(Ending):
             request = await self._completed(offsets)
             reply = await commit(self._protocol, request)
         except errors.OncelogError as error:
-            told = error
-            if isinstance(error, errors.InDoubt):
-                if self.is_asked_for:
-                    raise
-                # What was lost is less than its commit.
-                told = why_aborted(error)
+            lost = isinstance(error, errors.InDoubt)
+            if lost and self.is_asked_for:
+                raise
+            # What was lost is less than its commit.
+            told = why_aborted(error) if lost else error
             self._spoil(told)
             await self._registration.abort_open(self._own(), self._core.tx_id, self._partitions())
-            raise told from error
+            if lost:
+                raise told from error
+            raise
         self._keep_next(request, reply)
         return coordinator_pb2.TransactReply(
             tx_id=self._core.tx_id, visible=reply.visible, exposed=reply.exposed
