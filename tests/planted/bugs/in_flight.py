@@ -8,6 +8,7 @@ from tests.planted.planting import Bug, Edit, unit
 
 FILE: Final = "client/test_in_flight"
 LARGE: Final = "client/test_in_flight_large"
+EDGES: Final = "client/test_in_flight_edges"
 LINE: Final = "oncelog.aio.line:Line"
 TRANSACTION: Final = "oncelog.aio.transactions:Transaction"
 
@@ -251,6 +252,96 @@ BUGS: Final = (
             unit(
                 LARGE, "test_i21_one_that_is_interrupted_is_given_up"
             ): "ended by its next instance",
+        },
+    ),
+    Bug(
+        "beside-what-is-on-its-way-where-the-limit-fell",
+        "I20: where the limit was lowered meanwhile, what is on its way is waited for",
+        (Edit(f"{TRANSACTION}.commit", "elif len(line):", "elif False:"),),
+        {
+            unit(
+                EDGES, "test_i20_where_the_limit_was_lowered_one_waits_for_what_is_on_its_way"
+            ): "an open one stands beside it",
+            unit(EDGES, "test_i21_so_it_is_of_small_ones"): "assert",
+        },
+    ),
+    Bug(
+        "committed-again-while-it-is-on-its-way",
+        "one that was left is not committed again, nor given more",
+        (
+            Edit(
+                "oncelog.aio.ending:Ending._require_open",
+                "if self._flight is not None and not self.ended:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(EDGES, "test_one_that_was_left_is_not_committed_again_nor_given_more"): "assert",
+        },
+    ),
+    Bug(
+        "an-abort-waits-for-the-one-before",
+        "I31: one that has not begun ends without the one before it",
+        (Edit(f"{TRANSACTION}.abort", "self._opening.cancel()", "pass"),),
+        {
+            unit(
+                EDGES, "test_i31_one_that_has_not_begun_ends_without_the_one_before_it"
+            ): "it waits for the one before it",
+        },
+    ),
+    Bug(
+        "an-abort-that-was-cancelled-ends-nothing",
+        "what an abort that is cancelled leaves open is ended by the next instance",
+        (
+            Edit(
+                f"{TRANSACTION}.abort",
+                "self._doubt(self._core.tx_id)",
+                "pass",
+            ),
+        ),
+        {
+            unit(EDGES, "test_an_abort_that_is_cancelled_leaves_nothing_open"): "",
+        },
+    ),
+    Bug(
+        "a-damaged-one-forgets-what-it-has-begun",
+        "I20: the transaction that a damaged one's commit has begun is the next one",
+        (
+            Edit(
+                f"{TRANSACTION}._ask_to_commit",
+                "            self._keep_next(request, reply)\n            raise",
+                "            raise",
+            ),
+        ),
+        {
+            unit(
+                EDGES, "test_i20_what_a_damaged_one_has_begun_is_taken"
+            ): "in the one that is open",
+        },
+    ),
+    Bug(
+        "begun-by-a-thread-while-another-is-refused",
+        "I21: a refusal that comes between a thread's question and its place is told at the commit",
+        (Edit(f"{TRANSACTION}.commit", "line.require_no_trouble()", "pass"),),
+        {
+            unit(
+                EDGES,
+                "test_i21_one_that_a_thread_begins_while_another_is_refused_is_not_committed",
+            ): "",
+        },
+    ),
+    Bug(
+        "begun-for-a-producer-that-is-closed",
+        "what a commit begins for a producer that was closed meanwhile is ended",
+        (
+            Edit(
+                f"{TRANSACTION}._commit_on_its_way",
+                "await self._registration.end_what_nobody_takes()",
+                "pass",
+            ),
+        ),
+        {
+            unit(EDGES, "test_a_close_that_is_cancelled_leaves_nothing_open"): "is nobody's",
         },
     ),
 )

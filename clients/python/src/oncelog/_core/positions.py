@@ -401,6 +401,8 @@ class Positions:
             if place.ahead is ahead:
                 # Nothing was sent behind it.
                 place.after, place.ahead = after, None
+        # What comes behind it may know it still, and would keep all that came before.
+        ahead.before.clear()
 
     def take_back(self, ahead: Ahead) -> None:
         """It was refused, the last one first: its partitions are where they were before it. What

@@ -71,10 +71,23 @@ class Ending:
         if self._flight is None:
             return
         await asyncio.wait([self._flight.decided])
+        why = self._core.spoiled_by
+        if self._core.state is State.ABORTED and isinstance(why, errors.InDoubt):
+            # Of a record, not of the transaction.
+            raise why_aborted(why) from why
         if self._core.state is not State.COMMITTED:
-            raise self._core.spoiled_by or nobody_could_say()
+            raise why or nobody_could_say()
 
     # ------------------------------------------------------------------------- what it meets itself
+
+    def _require_open(self) -> None:
+        """Raises what spoiled it, or InvalidArgument where it has ended, or its commit is on its
+        way."""
+        if self._flight is not None and not self.ended:
+            raise errors.InvalidArgument(
+                "the commit of this transaction is on its way: begin another", field="transaction"
+            )
+        self._core.require_open()
 
     def _drop(self) -> bool:
         """True where it is aborted now; False where it has ended, or nobody here can say how."""
@@ -97,6 +110,9 @@ class Ending:
     def _interrupted(self) -> None:
         """`commit` was cancelled. What was on its way is dropped with it, so a later `commit` must
         not find an open transaction and take the rest of it for the whole (I3)."""
+        if self._flight is not None:
+            # By another task, and it was sent.
+            return
         if self._core.state in core.DECIDING:
             self._lose()
         elif self._core.state not in core.ENDED:
@@ -209,3 +225,12 @@ class Ending:
 def nobody_could_say() -> errors.UnknownOutcome:
     """Of a transaction, for who sent its records."""
     return errors.UnknownOutcome("nobody could say what became of this transaction")
+
+
+def not_all_sent() -> errors.InvalidArgument:
+    """Of a transaction whose `send_offsets` raised."""
+    return errors.InvalidArgument(
+        "send_offsets was interrupted, so this transaction would not commit all that it has "
+        "processed: abort it",
+        field="offsets",
+    )

@@ -126,7 +126,8 @@ class Line:
         # How many may be on their way; 1: each is waited for, and there is no line.
         self.limit = limit
         self._flights: deque[Flight] = deque()
-        self._changes: set[asyncio.Future[None]] = set()
+        # Who waits, in the order in which they came.
+        self._changes: dict[asyncio.Future[None], None] = {}
         self._active_ms = protocol.now_ms()
         # What was refused, until somebody is told.
         self._trouble: errors.OncelogError | None = None
@@ -196,11 +197,11 @@ class Line:
 
     async def _change(self) -> None:
         change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._changes.add(change)
+        self._changes[change] = None
         try:
             await change
         finally:
-            self._changes.discard(change)
+            self._changes.pop(change, None)
 
     # ------------------------------------------------------------------------------------- sending
 

@@ -125,9 +125,16 @@ class Registration:
         if self._watched is not None:
             self._watched[1]()
             self._watched = None
+        await self.end_what_nobody_takes()
+
+    async def end_what_nobody_takes(self) -> None:
+        """Once it is closed, what a commit has begun for the next one is ended: a close that was
+        interrupted does not wait for commits under way."""
         identity = self._identity
-        adopted = None if identity is None else identity.take_adopted()
-        if identity is not None and adopted is not None and adopted.tx_id:
+        if identity is None or not self._closed:
+            return
+        adopted = identity.take_adopted()
+        if adopted is not None and adopted.tx_id:
             await self.abort_open(identity, adopted.tx_id, [])
 
     def _begin_anew(self, identity: ProducerCore, held_generation: int) -> None:

@@ -32,7 +32,7 @@ from oncelog._core.messages import Identity
 from oncelog._core.positions import Progress
 from oncelog._core.transaction import Event, State
 from oncelog.aio.consumed import Consumed
-from oncelog.aio.ending import Ending
+from oncelog.aio.ending import Ending, not_all_sent
 from oncelog.aio.front import Front
 from oncelog.aio.outcomes import (
     CommitSeq,
@@ -87,6 +87,10 @@ class Transaction(Ending):
         # Where the records became readable; only with wait="visible".
         self.exposed: list[ExposedPart] = []
         self._opening: asyncio.Task[None] | None = None
+        # All before it are decided: from now on something may be open.
+        self._has_begun = False
+        # Why its producer ended it, for whoever leaves it afterwards.
+        self._given_up: errors.OncelogError | None = None
         self._ending = False
         # Done when the decision that was asked for is answered, or nobody could say.
         self._deciding: asyncio.Future[None] | None = None
@@ -146,7 +150,7 @@ class Transaction(Ending):
         something that this transaction has consumed is another one's now, InvalidTimeout where it
         began, by large sends, with more than the member's session, InvalidArgument where another
         open transaction commits what that consumer gives. `abort` then, whatever it was."""
-        self._core.require_open()
+        self._require_open()
         identity = await self._own_identity()
         try:
             self._terms.keep_within(
@@ -155,13 +159,13 @@ class Transaction(Ending):
             await self._consumed.add(offsets, group, identity.producer_id)
         except BaseException as error:
             # Its output without these offsets is made again by whoever reads on.
-            self._spoil(error if isinstance(error, errors.OncelogError) else _not_all_sent())
+            self._spoil(error if isinstance(error, errors.OncelogError) else not_all_sent())
             raise
 
     async def flush(self) -> None:
         """Begins now and waits until all that was sent is durable, and pending until the commit.
         For long transactions, whose errors should show early."""
-        self._core.require_open()
+        self._require_open()
         self._began_early = True
         await self.recorder.seal_all()
         await self._open()
@@ -176,20 +180,28 @@ class Transaction(Ending):
         ProducerFenced, or UnknownOutcome where nobody could say until the deadline. Of a producer
         with several in flight it may be on its way at return: `decided`, and why an earlier one was
         not committed is raised, too."""
-        self._core.require_open()
+        self._require_open()
         self._end()
         try:
             await self.recorder.seal_last()
-            self._core.require_open()
+            self._require_open()
+            line = self._place.line
+            # A thread may have begun this one while the loop heard of an earlier one.
+            line.require_no_trouble()
             progress = self._consumed.progress()
             self._began_early |= self._written.overflows
-            if self._place.line.is_on and await self._go_ahead(progress):
-                return
+            if line.is_on:
+                if await self._go_ahead(progress):
+                    return
+            elif len(line):
+                # How many may be on their way was lowered meanwhile.
+                await line.empty()
+                self._require_open()
             if not (self._is_one_shot(progress) and await self._commit_at_once(progress)):
                 await self._commit_opened(progress)
         except errors.OncelogError as error:
             told = self._consumed.told(error)
-            if self._core.state not in core.ENDED:
+            if self._flight is None and self._core.state not in core.ENDED:
                 self._spoil(told)
             if told is error:
                 raise
@@ -210,11 +222,16 @@ class Transaction(Ending):
         self._end()
         try:
             if self._opening is not None and self._core.state not in core.DECIDING:
+                if not self._has_begun:
+                    self._opening.cancel()
                 await asyncio.gather(self._opening, return_exceptions=True)
-        finally:
-            # Also where this is cancelled: whoever goes on must get the same input again.
-            dropped = self._drop()
-        if dropped and self._identity is not None and self._core.tx_id:
+        except BaseException:
+            # Whoever goes on must get the same input again, and what may be open is ended by the
+            # producer's next instance.
+            if self._drop():
+                self._doubt(self._core.tx_id)
+            raise
+        if self._drop() and self._identity is not None and self._core.tx_id:
             await self._registration.abort_open(
                 self._identity, self._core.tx_id, self._partitions()
             )
@@ -258,6 +275,8 @@ class Transaction(Ending):
     async def leave(self, error: BaseException | None) -> None:
         """Commits, or aborts where the block raised; a failing abort does not hide the cause."""
         try:
+            if error is None and self._given_up is not None:
+                raise self._given_up
             if self._core.state in core.ENDED or self._flight is not None:
                 return
             if error is None:
@@ -279,6 +298,8 @@ class Transaction(Ending):
         cannot be taken back. All else is aborted, and who sends or commits is told why."""
         if self._deciding is not None and not self._deciding.done():
             await asyncio.wait([self._deciding])
+        if self._core.state not in core.ENDED:
+            self._given_up = why
         self._spoil(why)
         await self.leave(why)
 
@@ -305,14 +326,18 @@ class Transaction(Ending):
         """Begins, unless somebody did."""
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_task(self._begin())
-        await asyncio.shield(self._opening)
+        await asyncio.wait([self._opening])
+        if self._opening.cancelled():
+            raise errors.InvalidArgument("this transaction was aborted meanwhile: begin another")
+        self._opening.result()
         self._core.require_open()
 
     async def _begin(self) -> None:
         """Opens the transaction at the coordinator, or takes the one that is open already. Never
         raises: an error spoils the transaction."""
+        await self._place.line.empty()
+        self._has_begun = True
         try:
-            await self._place.line.empty()
             self._identity, adopted = await self._registration.adopt(
                 self._terms.timeout_ms, for_commit_seq=self._terms.commit_seq is not None
             )
@@ -432,13 +457,13 @@ class Transaction(Ending):
             return False
         # A large one that is on its way may begin this one with its commit: then it is open.
         await line.nothing_large()
-        self._core.require_open()
+        self._require_open()
         identity = await self._registration.identity()
         is_small = self._is_one_shot(progress)
         alone = self._terms.commit_seq is not None or not self._consumed.may_go_ahead
         if alone or (is_small and not line.chain_first(identity)):
             await line.empty()
-            self._core.require_open()
+            self._require_open()
             return False
         if is_small:
             await line.room()
@@ -446,9 +471,9 @@ class Transaction(Ending):
             await line.empty()
             await self._open()
             identity = self._own()
-        self._core.require_open()
+        self._require_open()
         await self._consumed.follow_others(progress, identity.producer_id)
-        self._core.require_open()
+        self._require_open()
         offsets = self._consumed.messages(progress, identity.producer_id)
         # From here to the end nothing is awaited: it is sent, and its consumer goes on.
         if is_small:
@@ -472,20 +497,19 @@ class Transaction(Ending):
         told. What is not committed is aborted before this raises, for the next one begins then. The
         line takes the consequences."""
         try:
-            request = await self._completed(offsets)
-            reply = await commit(self._protocol, request)
+            reply = await self._ask_to_commit(await self._completed(offsets))
         except errors.OncelogError as error:
             lost = isinstance(error, errors.InDoubt)
             if lost and self.is_asked_for:
                 raise
             # What was lost is less than its commit.
-            told = why_aborted(error) if lost else error
+            told = self._consumed.told(why_aborted(error) if lost else error)
             self._spoil(told)
             await self._registration.abort_open(self._own(), self._core.tx_id, self._partitions())
-            if lost:
-                raise told from error
-            raise
-        self._keep_next(request, reply)
+            if told is error:
+                raise
+            raise told from error
+        await self._registration.end_what_nobody_takes()
         return coordinator_pb2.TransactReply(
             tx_id=self._core.tx_id, visible=reply.visible, exposed=reply.exposed
         )
@@ -517,9 +541,9 @@ class Transaction(Ending):
         await self._consumed.follow_others(progress, identity.producer_id)
         offsets = self._consumed.messages(progress, identity.producer_id)
         request = await self._completed(offsets)
-        reply = await self._await_outcome(commit(self._protocol, request), progress)
-        self._keep_next(request, reply)
+        reply = await self._await_outcome(self._ask_to_commit(request), progress)
         self._decided(reply, progress)
+        await self._registration.end_what_nobody_takes()
 
     async def _completed(
         self, offsets: Mapping[str, offset_manager_pb2.GroupOffsets]
@@ -542,12 +566,25 @@ class Transaction(Ending):
         self._core.on(Event.COMMIT)
         return request
 
+    async def _ask_to_commit(
+        self, request: coordinator_pb2.CommitTransactionRequest
+    ) -> coordinator_pb2.CommitTransactionReply:
+        """The reply. The transaction that the commit has begun is kept, also where this one is
+        damaged: then nobody says which it is."""
+        reply = coordinator_pb2.CommitTransactionReply()
+        try:
+            reply = await commit(self._protocol, request)
+        except errors.Damaged:
+            self._keep_next(request, reply)
+            raise
+        self._keep_next(request, reply)
+        return reply
+
     def _keep_next(
         self,
         request: coordinator_pb2.CommitTransactionRequest,
         reply: coordinator_pb2.CommitTransactionReply,
     ) -> None:
-        """The transaction that its commit has begun."""
         if request.HasField("begin_next"):
             self._registration.keep_next(self._own(), reply, request.begin_next)
 
@@ -555,11 +592,3 @@ class Transaction(Ending):
         """In whose name it is open."""
         assert self._identity is not None, "it is open"
         return self._identity
-
-
-def _not_all_sent() -> errors.InvalidArgument:
-    return errors.InvalidArgument(
-        "send_offsets was interrupted, so this transaction would not commit all that it has "
-        "processed: abort it",
-        field="offsets",
-    )
