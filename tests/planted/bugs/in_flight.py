@@ -309,8 +309,8 @@ BUGS: Final = (
         (
             Edit(
                 f"{TRANSACTION}._ask_to_commit",
-                "            self._keep_next(request, reply)\n            raise",
-                "            raise",
+                'if request.HasField("begin_next"):',
+                'if request.HasField("begin_next") and damaged is None:',
             ),
         ),
         {

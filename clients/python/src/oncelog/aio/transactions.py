@@ -571,22 +571,16 @@ class Transaction(Ending):
     ) -> coordinator_pb2.CommitTransactionReply:
         """The reply. The transaction that the commit has begun is kept, also where this one is
         damaged: then nobody says which it is."""
-        reply = coordinator_pb2.CommitTransactionReply()
+        reply, damaged = coordinator_pb2.CommitTransactionReply(), None
         try:
             reply = await commit(self._protocol, request)
-        except errors.Damaged:
-            self._keep_next(request, reply)
-            raise
-        self._keep_next(request, reply)
-        return reply
-
-    def _keep_next(
-        self,
-        request: coordinator_pb2.CommitTransactionRequest,
-        reply: coordinator_pb2.CommitTransactionReply,
-    ) -> None:
+        except errors.Damaged as error:
+            damaged = error
         if request.HasField("begin_next"):
             self._registration.keep_next(self._own(), reply, request.begin_next)
+        if damaged is not None:
+            raise damaged
+        return reply
 
     def _own(self) -> core.ProducerCore:
         """In whose name it is open."""
