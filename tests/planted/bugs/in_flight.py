@@ -300,7 +300,7 @@ BUGS: Final = (
             ),
         ),
         {
-            unit(EDGES, "test_an_abort_that_is_cancelled_leaves_nothing_open"): "",
+            unit(EDGES, "test_an_abort_that_is_cancelled_leaves_nothing_open"): "it is open still",
         },
     ),
     Bug(
@@ -327,7 +327,7 @@ BUGS: Final = (
             unit(
                 EDGES,
                 "test_i21_one_that_a_thread_begins_while_another_is_refused_is_not_committed",
-            ): "",
+            ): "DID NOT RAISE",
         },
     ),
     Bug(
@@ -342,6 +342,22 @@ BUGS: Final = (
         ),
         {
             unit(EDGES, "test_a_close_that_is_cancelled_leaves_nothing_open"): "is nobody's",
+        },
+    ),
+    Bug(
+        "cancelled-while-it-asks-what-was-begun",
+        "I20: who is cancelled while it asks what the commit before has begun registers anew",
+        (
+            Edit(
+                "oncelog.aio.registration:Registration._find_adopted",
+                "knows of it any more.\n            self.doubt(identity, 0)",
+                "knows of it any more.",
+            ),
+        ),
+        {
+            unit(
+                EDGES, "test_i20_who_is_cancelled_while_it_asks_what_was_begun_registers_anew"
+            ): "nobody knows of it any more",
         },
     ),
 )

@@ -240,6 +240,7 @@ def test_i21_one_that_a_thread_begins_while_another_is_refused_is_not_committed(
         producer.registration.require_usable = meanwhile  # type: ignore[method-assign]
         tx.enter()
         await tx.send("a", b"v", partition=0)
+        services.open.clear()
         with pytest.raises(errors.TransactionEnded, match="in flight was not committed"):
             await tx.leave(None)
         assert tx.state == "aborted"
@@ -318,8 +319,11 @@ def test_an_abort_that_is_cancelled_leaves_nothing_open() -> None:
         await asyncio.sleep(0)
         filling.cancel()
         await asyncio.wait([filling])
-        assert (await filled(producer, None)).state == "committed"
-        assert (services.open, services.beside) == (set(), [])
+        following = asyncio.ensure_future(filled(producer, None))
+        await settled()
+        assert services.beside == [], "it is open still"
+        assert (await following).state == "committed"
+        assert services.open == set()
 
     strict(work)
 
@@ -361,17 +365,44 @@ def test_i20_what_a_damaged_one_has_begun_is_taken(count: int) -> None:
     strict(work, in_flight=count)
 
 
+def test_i20_who_is_cancelled_while_it_asks_what_was_begun_registers_anew() -> None:
+    async def work(producer: TransactionalProducer, services: Strict) -> None:
+        await large(producer)
+        await settled()
+        services.answer(101, errors.Damaged("a part of it"))
+        with pytest.raises(errors.Damaged):
+            await producer.flush()
+        services.script["begin_transaction"] = [asyncio.sleep(5, services.known(102))]
+        tx = asyncio.ensure_future(filled(producer, None))
+        await settled()
+        assert services.names()[-1] == "begin_transaction"
+        tx.cancel()
+        await asyncio.sleep(0)
+        # It waits for the answer, to end what it names.
+        tx.cancel()
+        await asyncio.wait([tx])
+        await producer.start()
+        assert len(services.instances) == 2, "nobody knows of it any more"
+
+    strict(work)
+
+
+def kept() -> int:
+    gc.collect()
+    return sum(isinstance(one, Ahead) for one in gc.get_objects())
+
+
 def test_what_is_decided_is_not_kept_by_what_comes_behind_it() -> None:
     async def work(producer: TransactionalProducer, services: ChainServices) -> None:
         consumer = reader(producer, 0)
         await opened(producer, services, consumer)
+        before = kept()
         await filled(producer, consumer)
         for number in range(2, 52):
             await filled(producer, consumer)
             await settled()
             services.decide(number)
             await settled()
-        gc.collect()
-        assert sum(isinstance(one, Ahead) for one in gc.get_objects()) < 10
+        assert kept() - before < 10
 
     in_flight(work)

@@ -236,6 +236,10 @@ class Registration:
                 self.fence(error, identity)
             self.doubt(identity, 0)
             return 0
+        except asyncio.CancelledError:
+            # Nobody else knows of it any more.
+            self.doubt(identity, 0)
+            raise
         return int(reply.tx_id) if reply.result == begun.RESULT_OPEN else 0
 
     # ---------------------------------------------------------------------------------- session
