@@ -210,7 +210,6 @@ def measure(
 @click.option("--rounds", default=7, show_default=True, type=click.IntRange(1, 200))
 def main(rounds: int) -> None:
     """Make the trips of a small transaction. See the module."""
-    end_as_by_ctrl_c()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="oncelog-bench-")))
         leader = stack.enter_context(started(SERVICE, leader_handlers, folder))
@@ -227,4 +226,5 @@ def main(rounds: int) -> None:
 
 
 if __name__ == "__main__":
+    end_as_by_ctrl_c()
     main()

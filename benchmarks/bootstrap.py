@@ -340,7 +340,6 @@ def count_all(bench: Bench, wanted: int) -> int:
 @click.option("--folder", type=click.Path(path_type=Path), help="Where the data goes.")
 def main(gb: float, rounds: int, small: bool, folder: Path | None) -> None:
     """A replica is built beside live traffic. See benchmarks/README.md."""
-    end_as_by_ctrl_c()
     if small:
         gb, rounds = SMALL_GB, 1
     options = ["--nodes", "3", "--set", f"node.segment_bytes={SEGMENT_BYTES}"]
@@ -365,4 +364,5 @@ def main(gb: float, rounds: int, small: bool, folder: Path | None) -> None:
 
 
 if __name__ == "__main__":
+    end_as_by_ctrl_c()
     main()

@@ -105,10 +105,10 @@ async def measure(port: int, count: int, rounds: int) -> None:
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1, 200))
 def main(mib: int, rounds: int) -> None:
     """Carry bytes. See the module."""
-    end_as_by_ctrl_c()
     with started("benchmarks.Carriage", handlers) as service:
         asyncio.run(measure(service.port, mib, rounds))
 
 
 if __name__ == "__main__":
+    end_as_by_ctrl_c()
     main()

@@ -76,7 +76,6 @@ class Read(NamedTuple):
 @click.option("--only-large", is_flag=True, help="Nothing else.")
 def main(rounds: int, large: float, only_large: bool) -> None:
     """Measure on this machine. See benchmarks/README.md."""
-    end_as_by_ctrl_c()
     with tempfile.TemporaryDirectory(prefix="oncelog-bench-") as made:
         folder = Path(made)
         with local_cluster(folder / "cluster") as bootstrap, oncelog.connect(bootstrap) as log:
@@ -263,4 +262,5 @@ def _cells(reads: list[Read]) -> list[str]:
 
 
 if __name__ == "__main__":
+    end_as_by_ctrl_c()
     main()

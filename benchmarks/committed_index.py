@@ -45,7 +45,6 @@ LOOKUPS: Final = 20_000
 @click.option("--restore", hidden=True, type=click.Path(path_type=Path))
 def main(rows: int, restore: Path | None) -> None:
     """Measure the index of a committed log. See benchmarks/README.md."""
-    end_as_by_ctrl_c()
     if restore is not None:
         click.echo(json.dumps(_restore(restore)))
         return
@@ -112,4 +111,5 @@ def _lookup_us(log: CommittedLog) -> float:
 
 
 if __name__ == "__main__":
+    end_as_by_ctrl_c()
     main()

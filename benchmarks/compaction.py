@@ -56,7 +56,6 @@ def main(
     count: int, keys: int, value_bytes: int, map_mib: int, compression: str, directory: str | None
 ) -> None:
     """Measure what compaction costs. See benchmarks/README.md."""
-    end_as_by_ctrl_c()
     with tempfile.TemporaryDirectory(prefix="oncelog-compaction-", dir=directory) as folder:
         log = DataLog.open(RealDisk(folder), "data")
         blocks = _blocks(count, keys, value_bytes, Compression(compression))
@@ -133,4 +132,5 @@ def _blocks(count: int, keys: int, value_bytes: int, compression: Compression) -
 
 
 if __name__ == "__main__":
+    end_as_by_ctrl_c()
     main()

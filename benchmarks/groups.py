@@ -70,7 +70,6 @@ class Group(NamedTuple):
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print the tables for README.md.")
 def main(as_markdown: bool) -> None:
     """Measure what a group of 1,000 members and 2,000 partitions costs."""
-    end_as_by_ctrl_c()
     _print(COLUMNS, [row for group in groups() for row in assignments(group)], as_markdown)
     every = next(groups())
     crew = group_machine.Crew(
@@ -181,4 +180,5 @@ def _timed(assigned: Callable[[], Assignment]) -> tuple[float, Assignment]:
 
 
 if __name__ == "__main__":
+    end_as_by_ctrl_c()
     main()

@@ -223,7 +223,6 @@ def main(
     counts: tuple[int, ...], nodes: int, seconds: float, stops: bool, folder: Path | None
 ) -> None:
     """What a cluster costs that nobody uses. See benchmarks/README.md."""
-    end_as_by_ctrl_c()
     print(f"| {' | '.join(COLUMNS)} |\n| {' | '.join('---' for _ in COLUMNS)} |", flush=True)
     for partitions in counts:
         with tempfile.TemporaryDirectory(dir=folder, prefix="oncelog-idle-") as name:
@@ -231,4 +230,5 @@ def main(
 
 
 if __name__ == "__main__":
+    end_as_by_ctrl_c()
     main()

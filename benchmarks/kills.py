@@ -223,10 +223,10 @@ def _kafka(folder: Path, nodes: int) -> Iterator[tuple[Writers, Reader, Callable
 @click.option("--only", multiple=True, type=click.Choice(list(KILLS)), help="Repeatable.")
 def main(kafka: bool, nodes: int, only: tuple[str, ...]) -> None:
     """Measure how long it takes until all go on after a kill -9. See benchmarks/README.md."""
-    end_as_by_ctrl_c()
     with tempfile.TemporaryDirectory(prefix="oncelog-kills-") as folder:
         print(kill_table(Path(folder), list(only) or list(KILLS), nodes=nodes, kafka=kafka))
 
 
 if __name__ == "__main__":
+    end_as_by_ctrl_c()
     main()

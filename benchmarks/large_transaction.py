@@ -248,7 +248,6 @@ def pids_over(folder: Path) -> dict[str, int]:
 @click.option("--folder", type=click.Path(path_type=Path), help="Where its data goes.")
 def main(gb: float, materialization: str, folder: Path | None) -> None:
     """One very large transaction, others beside it. See benchmarks/README.md."""
-    end_as_by_ctrl_c()
     size = int(gb * GB)
     configs = {"materialization": materialization}
     with (
@@ -323,4 +322,5 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 if __name__ == "__main__":
+    end_as_by_ctrl_c()
     main()

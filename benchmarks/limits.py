@@ -206,7 +206,6 @@ def rows(before: Sequence[Limit], after: Sequence[Limit]) -> list[tuple[str, ...
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def main(folder: Path | None, seconds: float, as_json: bool) -> None:
     """Print what this machine gives at most."""
-    end_as_by_ctrl_c()
     with tempfile.TemporaryDirectory(prefix="oncelog-limits-", dir=folder) as made:
         found = limits(Path(made), seconds)
     if as_json:
@@ -217,4 +216,5 @@ def main(folder: Path | None, seconds: float, as_json: bool) -> None:
 
 
 if __name__ == "__main__":
+    end_as_by_ctrl_c()
     main()

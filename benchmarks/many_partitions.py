@@ -339,7 +339,6 @@ def main(
     partitions: int, mb: int, kinds: tuple[str, ...], small: bool, folder: Path | None
 ) -> None:
     """How long a node with very many partitions takes to start. See benchmarks/README.md."""
-    end_as_by_ctrl_c()
     if small:
         partitions, mb = SMALL
     print(f"| {' | '.join(COLUMNS)} |\n| {' | '.join('---' for _ in COLUMNS)} |", flush=True)
@@ -353,4 +352,5 @@ def main(
 
 
 if __name__ == "__main__":
+    end_as_by_ctrl_c()
     main()

@@ -259,7 +259,6 @@ PARTS: Final = ("work", "leaders", "wires")
 @click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Whose disk.")
 def main(only: tuple[str, ...], seconds: float, rounds: int, folder: Path | None) -> None:
     """Check the model of docs/performance.md, and print its tables. A quarter of an hour."""
-    end_as_by_ctrl_c()
     parts = only or PARTS
     with tempfile.TemporaryDirectory(prefix="oncelog-model-", dir=folder) as made:
         where = Path(made)
@@ -273,4 +272,5 @@ def main(only: tuple[str, ...], seconds: float, rounds: int, folder: Path | None
 
 
 if __name__ == "__main__":
+    end_as_by_ctrl_c()
     main()

@@ -104,7 +104,6 @@ def table(found: dict[str, list[float]]) -> list[tuple[Any, ...]]:
 @click.option("--rounds", default=3, show_default=True)
 @click.option("--records", default=750, show_default=True, help="Of a transaction, at most.")
 def main(seconds: float, rounds: int, records: int) -> None:
-    end_as_by_ctrl_c()
     with (
         tempfile.TemporaryDirectory(prefix="oncelog-pipelines-") as folder,
         local_cluster(Path(folder)) as bootstrap,
@@ -115,4 +114,5 @@ def main(seconds: float, rounds: int, records: int) -> None:
 
 
 if __name__ == "__main__":
+    end_as_by_ctrl_c()
     main()

@@ -119,7 +119,6 @@ class Side:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def main(rounds: int, session_ms: int, kafka: bool, as_json: bool) -> None:
     """Measure how long partitions stand still at rebalances. See benchmarks/README.md."""
-    end_as_by_ctrl_c()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="oncelog-bench-")))
         sides = [_ours(stack, folder, session_ms)]
@@ -272,4 +271,5 @@ def _cells(figure: dict[str, Any] | None) -> tuple[str, str, str]:
 
 
 if __name__ == "__main__":
+    end_as_by_ctrl_c()
     main()

@@ -91,7 +91,6 @@ def main(
     A whole run beside Kafka takes about an hour; an estimate is printed at its beginning, and
     Ctrl-C shows what was measured until then.
     """
-    end_as_by_ctrl_c()
     if as_list:
         _list()
         return
@@ -310,4 +309,5 @@ def _say(words: str) -> None:
 
 
 if __name__ == "__main__":
+    end_as_by_ctrl_c()
     main()

@@ -245,7 +245,6 @@ def main(
     A hundred thousand open transactions take some ten minutes to be opened, ten thousand partitions
     as long to be made, and a log needs its size and a quarter of disk.
     """
-    end_as_by_ctrl_c()
     if hold is not None:
         asyncio.run(_hold(hold, open_transactions))
         return
@@ -255,4 +254,5 @@ def main(
 
 
 if __name__ == "__main__":
+    end_as_by_ctrl_c()
     main()

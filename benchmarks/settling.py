@@ -92,7 +92,6 @@ def main(
     producing: bool,
 ) -> None:
     """Measure what settling gains and costs. See benchmarks/README.md."""
-    end_as_by_ctrl_c()
     options = ("--set", f"node.snapshot_every_bytes={SNAPSHOT_EVERY_BYTES}")
     with tempfile.TemporaryDirectory(prefix="oncelog-settling-") as folder:
         cluster = Path(folder) / "cluster"
@@ -323,4 +322,5 @@ def _median(values: Iterator[float]) -> float:
 
 
 if __name__ == "__main__":
+    end_as_by_ctrl_c()
     main()

@@ -50,7 +50,6 @@ TASKS: Final = 8
 @click.option("--folder", type=click.Path(path_type=Path), help="Where its data goes.")
 def main(gb: float, folder: Path | None) -> None:
     """One very large transaction of Spark's. See benchmarks/README.md."""
-    end_as_by_ctrl_c()
     size = int(gb * GB)
     with (
         tempfile.TemporaryDirectory() as shims,
@@ -148,4 +147,5 @@ def _resident_mib(what: str) -> float:
 
 
 if __name__ == "__main__":
+    end_as_by_ctrl_c()
     main()

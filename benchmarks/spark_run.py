@@ -166,7 +166,6 @@ def main(
     markdown: bool,
 ) -> None:
     """Measure the Spark connector beside Spark's own Kafka connector."""
-    end_as_by_ctrl_c()
     wanted = [name for name in _names() if not only or name.startswith(only)]
     with tempfile.TemporaryDirectory(prefix="bench-spark-") as folder, ExitStack() as stack:
         bench = stack.enter_context(_bench(Path(folder), master, with_kafka=not without_kafka))
@@ -358,4 +357,5 @@ def _install(partial: Path, home: Path) -> None:
 
 
 if __name__ == "__main__":
+    end_as_by_ctrl_c()
     main()

@@ -401,7 +401,6 @@ def main(
     started: tuple[str, str] | None,
 ) -> None:
     """How long partitions take to start. See benchmarks/README.md."""
-    end_as_by_ctrl_c()
     if started is not None:
         print(json.dumps(start(Path(started[0]), started[1])))
         return
@@ -416,4 +415,5 @@ def main(
 
 
 if __name__ == "__main__":
+    end_as_by_ctrl_c()
     main()
