@@ -70,6 +70,7 @@ class Front:
             return self._recorder.put_aside(buffer, (value, key, extra, partition), size)
         items = cell.items
         place = len(items)
+        # BARE, KEYED and COLUMNS of `buffers`, as numbers: a name of the module takes longer.
         width = cell.width
         if width == 1 and key is None and extra is None and partition is None:
             items.append(value)

@@ -440,14 +440,22 @@ class Transaction(Ending):
             self._core.require_open()
         self._identity = identity
         offsets = self._consumed.messages(progress, identity.producer_id)
-        request = self._terms.transact(
-            identity, self._written.whole_batches(), next(iter(offsets.values()), None)
-        )
+        request = self._as_one_message(identity, offsets)
         if self._place.line.is_on:
             request.chain_first, identity.chain_first = request.request_number, 0
         reply = await self._await_outcome(transact(self._protocol, identity, request), progress)
         self._place.line.begins(identity, request)
         return reply
+
+    def _as_one_message(
+        self,
+        identity: core.ProducerCore,
+        offsets: Mapping[str, offset_manager_pb2.GroupOffsets],
+    ) -> coordinator_pb2.TransactRequest:
+        """All of it, with the offsets of one group at most."""
+        return self._terms.transact(
+            identity, self._written.whole_batches(), next(iter(offsets.values()), None)
+        )
 
     async def _go_ahead(self, progress: Sequence[Progress]) -> bool:
         """True where its commit is on its way, as one of several; False where it goes alone, now
@@ -479,9 +487,7 @@ class Transaction(Ending):
         if is_small:
             self._core.on(Event.COMMIT)
             self._identity = identity
-            request = self._terms.transact(
-                identity, self._written.whole_batches(), next(iter(offsets.values()), None)
-            )
+            request = self._as_one_message(identity, offsets)
             request.chain_first = identity.chain_first
             self._flight = line.send(self, identity, request)
         else:
