@@ -3,6 +3,7 @@ coordinator and the partition leader, per transaction, record, or MiB of records
 
     python -m benchmarks.hand_offs                          this checkout
     python -m benchmarks.hand_offs --against ../base        and another one, in interleaved pairs
+    python -m benchmarks.hand_offs --python ../venv/bin/python      and by another interpreter
     python -m benchmarks.hand_offs --threads                by thread, too
 
 A hand-off is a thread that waits for another one: it shows as a voluntary context switch, in
@@ -14,7 +15,8 @@ many pieces came in a second.
 
 Each checkout is served by a process of its own, with a cluster of its own, all the time; the rounds
 take turns. A pair is two rounds next to each other: what else the machine does hits both, so the
-ratio of a pair is what to trust. The other checkout runs with this one's interpreter.
+ratio of a pair is what to trust. The other checkout runs with this one's interpreter, unless
+another one is named, for which the same is installed.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -45,6 +48,8 @@ VALUE: Final = b"v" * 100
 TOPIC: Final = "hand-offs"
 PARTITIONS: Final = 4
 PRODUCERS: Final = 64
+# Records that are read, and sent in one transaction with their offsets.
+OF_A_TABLE: Final = 75
 # Of bulk: a topic of one partition, and one of six.
 KIB: Final = b"v" * 1024
 BULK_TOPICS: Final = {1: "bulk", 6: "bulk-6"}
@@ -163,6 +168,33 @@ def end_to_end(log: oncelog.Log, bootstrap: str, count: int) -> list[float]:
     return took
 
 
+def with_offsets(log: oncelog.Log, bootstrap: str, count: int) -> list[float]:
+    """Read, send, offsets, commit, of small tables; the reading is in it."""
+    topic = "read-and-sent"
+    _fill_once(log, topic, VALUE, count * OF_A_TABLE)
+    took = []
+    with (
+        log.transactional_producer() as producer,
+        log.consumer([topic], group=uuid.uuid4().hex, batch_records_max=OF_A_TABLE) as consumer,
+    ):
+        for _ in range(count):
+            start = time.perf_counter()
+            batch = consumer.poll(SECONDS_MAX)
+            assert batch is not None, "the records are there"
+            with producer.transaction(consumer) as tx:
+                tx.send_arrow(TOPIC, batch.table.select(["key", "value"]))
+            took.append(time.perf_counter() - start)
+    return took
+
+
+def _fill_once(log: oncelog.Log, topic: str, value: bytes, records: int) -> None:
+    if topic not in {found.name for found in log.admin.topics()}:
+        log.admin.create_topic(topic)
+        with log.producer() as producer:
+            for _ in range(records):
+                producer.send(topic, value)
+
+
 def many(log: oncelog.Log, bootstrap: str, count: int) -> list[float]:
     """64 producers of one client, all at once."""
     took: list[float] = []
@@ -202,11 +234,7 @@ def bulk_sends(log: oncelog.Log, bootstrap: str, count: int, *, partitions: int)
 def bulk_reads(log: oncelog.Log, bootstrap: str, count: int, *, objects: bool) -> list[float]:
     """So many MiB from the front of a log that was written before, out of the page cache."""
     topic = "bulk-read"
-    if topic not in {found.name for found in log.admin.topics()}:
-        log.admin.create_topic(topic)
-        with log.producer() as producer:
-            for _ in range(count * len(KIB)):
-                producer.send(topic, KIB)
+    _fill_once(log, topic, KIB, count * len(KIB))
     took, left = [], count * len(KIB)
     with log.consumer([topic]) as consumer:
         while left:
@@ -221,6 +249,7 @@ def bulk_reads(log: oncelog.Log, bootstrap: str, count: int, *, objects: bool) -
 WORKLOADS: Final[dict[str, Callable[[oncelog.Log, str, int], list[float]]]] = {
     "one record": lambda log, at, count: one_record(log, at, count, begun=False),
     "flushed": lambda log, at, count: one_record(log, at, count, begun=True),
+    "with offsets": with_offsets,
     "end to end": end_to_end,
     "64 producers": many,
     "bulk sends": partial(bulk_sends, partitions=1),
@@ -232,6 +261,7 @@ WORKLOADS: Final[dict[str, Callable[[oncelog.Log, str, int], list[float]]]] = {
 COUNTS: Final = {
     "one record": 500,
     "flushed": 300,
+    "with offsets": 200,
     "end to end": 500,
     "64 producers": 1_280,
     "bulk sends": 160,
@@ -313,10 +343,10 @@ class Side:
 
 
 @contextmanager
-def side(checkout: Path) -> Iterator[Side]:
+def side(checkout: Path, python: str) -> Iterator[Side]:
     paths = os.pathsep.join(str(checkout.resolve() / part) for part in SOURCES)
     process = subprocess.Popen(
-        [sys.executable, str(Path(__file__).resolve()), "--serve"],
+        [python, str(Path(__file__).resolve()), "--serve"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -343,7 +373,7 @@ def totals(found: Round) -> dict[str, float]:
         "cpu_us": sum(thread[2] for thread in threads),
         "switches": sum(thread[3] for thread in threads),
         "forced": sum(thread[4] for thread in threads),
-        **{f"cpu_us {who}": _cpu_us(threads, who) for who in ("client", "partition_leader")},
+        **{f"cpu_us {who}": _cpu_us(threads, who) for who in ("client", *ROLES)},
         **{f"faults {who}": found["faults"][who] for who in ("client", "partition_leader")},
         "per_s": found["per_s"],
         "p50_ms": found["p50_ms"],
@@ -381,12 +411,18 @@ def show_threads(rounds: Sequence[Round], title: str) -> None:
 
 @click.command()
 @click.option("--against", type=click.Path(exists=True, path_type=Path), help="A checkout.")
+@click.option("--python", help="The interpreter of the other side, this checkout's by default.")
 @click.option("--only", multiple=True, type=click.Choice(list(WORKLOADS)), help="Repeatable.")
 @click.option("--rounds", default=7, show_default=True, type=click.IntRange(1, 200))
 @click.option("--threads", is_flag=True, help="By thread, too.")
 @click.option("--serve", "serves", is_flag=True, hidden=True)
 def main(
-    against: Path | None, only: tuple[str, ...], rounds: int, threads: bool, serves: bool
+    against: Path | None,
+    python: str | None,
+    only: tuple[str, ...],
+    rounds: int,
+    threads: bool,
+    serves: bool,
 ) -> None:
     """Count hand-offs. See the module."""
     if serves:
@@ -398,7 +434,10 @@ def main(
     end_as_by_ctrl_c()
     with ExitStack() as stack:
         here = Path(__file__).resolve().parent.parent
-        sides = [stack.enter_context(side(path)) for path in (here, against) if path is not None]
+        sides = [stack.enter_context(side(here, sys.executable))]
+        if against or python:
+            other = side(against or here, python or sys.executable)
+            sides.append(stack.enter_context(other))
         for workload in only or WORKLOADS:
             found: list[list[Round]] = [[] for _ in sides]
             # The first one warms up.
@@ -408,7 +447,7 @@ def main(
                     figures = one.round(workload)
                     if turn:
                         kept.append(figures)
-            show(workload, found[0], found[1] if against else ())
+            show(workload, found[0], found[1] if len(found) > 1 else ())
             if threads:
                 for kept, title in zip(found, ("here", "there"), strict=False):
                     show_threads(kept, title)

@@ -187,6 +187,12 @@ class OffsetsSent(NamedTuple):
     tx_id: TxId
 
 
+class FinishPlanned(NamedTuple):
+    """FinishTransactions will be asked for these, a little later: they are owed no more."""
+
+    tx_ids: Sequence[TxId]
+
+
 class PartitionAsked(NamedTuple):
     """A participant's question: it takes part, and so many bytes came since it last asked."""
 

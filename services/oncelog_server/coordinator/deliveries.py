@@ -88,8 +88,9 @@ class Deliveries:
         # Participants with markers and nothing under way.
         self._ready: dict[PartitionId, None] = {}
         self._under_way: set[PartitionId] = set()
-        # Acknowledged by all.
+        # Acknowledged by all; and those of them that are still owed their end.
         self._delivered: dict[TxId, _Undelivered] = {}
+        self._unplanned: dict[TxId, None] = {}
         self._disk_full: set[PartitionId] = set()
         self._recent: OrderedDict[TxId, Delivered] = OrderedDict()
         self._recent_parts = 0
@@ -118,9 +119,13 @@ class Deliveries:
                 yield OweMarkers(participant, markers)
 
     def finishable(self, below: JournalOffset) -> list[TxId]:
-        """Acknowledged by all, and decided below the HW."""
-        delivered = self._delivered.items()
-        return [tx_id for tx_id, u in delivered if u.transaction.prepare_offset < below]
+        """Acknowledged by all, decided below the HW, and nobody plans to journal it yet."""
+        delivered = self._delivered
+        return [
+            tx_id
+            for tx_id in self._unplanned
+            if delivered[tx_id].transaction.prepare_offset < below
+        ]
 
     def is_visible(self, tx_id: TxId) -> bool:
         """Of a transaction that is decided and not over."""
@@ -184,7 +189,7 @@ class Deliveries:
             batches = {batch.partition: batch for batch in transaction.batches}
         undelivered = _Undelivered(transaction, parts, batches, set(parts))
         if not parts:
-            self._delivered[transaction.tx_id] = undelivered
+            self._became_delivered(transaction.tx_id, undelivered)
             return
         self._undelivered[transaction.tx_id] = undelivered
         for participant in parts:
@@ -197,6 +202,7 @@ class Deliveries:
             self._settle(participant, transaction.tx_id)
         delivered = self.delivered(transaction.tx_id)
         del self._delivered[transaction.tx_id]
+        self._unplanned.pop(transaction.tx_id, None)
         if delivered is not None and 0 < len(delivered.exposed) <= EXPOSED_PARTS_KEPT:
             self._recent[transaction.tx_id] = delivered
             self._recent_parts += len(delivered.exposed)
@@ -229,6 +235,10 @@ class Deliveries:
         assert participant not in self._under_way, "one unacknowledged group per participant"
         self._under_way.add(participant)
         self._ready.pop(participant, None)
+
+    def finish_planned(self, tx_ids: Sequence[TxId]) -> None:
+        for tx_id in tx_ids:
+            self._unplanned.pop(tx_id, None)
 
     def answered(self, answer: MarkersAnswered) -> None:
         participant = answer.participant
@@ -265,8 +275,12 @@ class Deliveries:
             self.payload_bytes -= len(batch.payload)
         if not known.waiting:
             del self._undelivered[tx_id]
-            self._delivered[tx_id] = known
+            self._became_delivered(tx_id, known)
         self._prune(participant, queue)
+
+    def _became_delivered(self, tx_id: TxId, known: _Undelivered) -> None:
+        self._delivered[tx_id] = known
+        self._unplanned[tx_id] = None
 
     def _prune(self, participant: PartitionId, queue: _Queue) -> None:
         while queue.entries:
@@ -290,6 +304,7 @@ class Deliveries:
             assert queue.size_bytes == sum(entry.size_bytes for entry in living)
             assert (participant in self._ready) != (participant in self._under_way)
         assert all(participant in self._queues for participant in self._ready)
+        assert self._unplanned.keys() <= self._delivered.keys()
         assert self.waiting_markers == sum(queue.count for queue in self._queues.values())
         assert self._recent_parts == sum(len(kept.exposed) for kept in self._recent.values())
         assert self.payload_bytes == sum(

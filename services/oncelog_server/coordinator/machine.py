@@ -31,6 +31,7 @@ from oncelog_server.coordinator.commands import (
     Command,
     CommitTransaction,
     FindOneShot,
+    FinishPlanned,
     FinishTransactions,
     InitProducer,
     MarkersAnswered,
@@ -413,6 +414,8 @@ class CoordinatorMachine:
                 state.deliveries.answered(signal)
             case OffsetsSent():
                 state.first_staged.sent(signal.tx_id)
+            case FinishPlanned():
+                state.deliveries.finish_planned(signal.tx_ids)
             case PartitionAsked():
                 state.partition_asked(signal, now.monotonic_ms)
             case UnbornAsked():

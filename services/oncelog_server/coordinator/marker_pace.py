@@ -22,7 +22,7 @@ from typing import Final
 # How long a moment is: markers that could go wait no longer for others.
 MOMENT_MS: Final = 5
 # The same, where no participant has said of late that somebody reads there. A multiple of that.
-UNWATCHED_MOMENT_MS: Final = 25
+UNWATCHED_MOMENT_MS: Final = 50
 # For how long it counts that somebody reads there.
 WATCHED_FOR_S: Final = 10.0
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from oncelog_server.coordinator.commands import (
     AnswerOffsets,
+    FinishPlanned,
     FinishTransactions,
     MarkerAnswer,
     MarkersAnswered,
@@ -62,10 +63,12 @@ BACKOFF_MS_MIN: Final = 20
 BACKOFF_MS_MAX: Final = 500
 # Bytes of groups in one message; a single larger group goes alone.
 REQUEST_BYTES_MAX: Final = 8 * 1024 * 1024
-# That a transaction is over is journaled at leisure: nobody waits for it, and its sync would stand
-# before the next commit's.
-FINISH_DELAY_MS: Final = 20
+# That transactions are over is journaled at leisure and for many at once: nobody waits for it, and
+# each time costs the CPU of a commit, and a sync that stands before the next commit's. Earlier
+# where many are over, or where they hold much memory. See docs/adr/0099.
+FINISH_DELAY_MS: Final = 200
 FINISH_AT_ONCE: Final = 1_000
+FINISH_AT_ONCE_BYTES: Final = 16 * 1024 * 1024
 
 
 class CoordinatorOutbox:
@@ -85,7 +88,9 @@ class CoordinatorOutbox:
         self._tally = OutboxMetrics(replica, env)
         self._tasks: set[asyncio.Task[None]] = set()
         self._attempts: dict[PartitionId, int] = {}
-        self._finishable: dict[TxId, None] = {}
+        # What FinishTransactions will be asked for, and the memory that it holds until then.
+        self._finishable: list[TxId] = []
+        self._finishable_bytes = 0
         self._finish_at: asyncio.TimerHandle | None = None
         self._stopped = False
         number = replica.partition.number
@@ -106,7 +111,7 @@ class CoordinatorOutbox:
                     self._replica.signal(OffsetsSent(owed.tx_id))
                     self._spawn(self._decide(owed))
                 case OweFinish():
-                    self._delivered(owed.tx_ids)
+                    self._delivered(self._replica.machine, owed.tx_ids)
         if groups:
             self._pace.went()
             self._send_all(groups)
@@ -219,15 +224,21 @@ class CoordinatorOutbox:
 
     # -------------------------------------------------------------------------- over and visible
 
-    def _delivered(self, tx_ids: Sequence[TxId]) -> None:
+    def _delivered(self, machine: CoordinatorMachine, tx_ids: Sequence[TxId]) -> None:
+        self._replica.signal(FinishPlanned(tx_ids))
         for tx_id in tx_ids:
-            if tx_id not in self._finishable:
-                self._finishable[tx_id] = None
-                self._tally.delivered(tx_id)
-                self._waiting.happened(tx_id)
-        if len(self._finishable) >= FINISH_AT_ONCE:
+            self._finishable.append(tx_id)
+            self._finishable_bytes += machine.state.transactions[tx_id].one_shot_bytes
+            self._tally.delivered(tx_id)
+            self._waiting.happened(tx_id)
+        are_many = len(self._finishable) >= FINISH_AT_ONCE
+        if are_many or self._finishable_bytes >= FINISH_AT_ONCE_BYTES:
             self._finish()
-        elif self._finish_at is None:
+        else:
+            self._finish_later()
+
+    def _finish_later(self) -> None:
+        if self._finish_at is None:
             loop = asyncio.get_running_loop()
             self._finish_at = loop.call_later(FINISH_DELAY_MS / 1000, self._finish)
 
@@ -235,13 +246,15 @@ class CoordinatorOutbox:
         if self._finish_at is not None:
             self._finish_at.cancel()
             self._finish_at = None
-        tx_ids = tuple(self._finishable)
-        self._finishable.clear()
         try:
-            self._replica.submit(FinishTransactions(tx_ids))
+            self._replica.submit(FinishTransactions(tuple(self._finishable)))
         except OncelogError:
-            # Stepping down: the next leader sends these markers again.
+            # A lease that ran out may come back, and copies that are missing; where this steps
+            # down, the next leader sends these markers again.
+            self._finish_later()
             return
+        self._finishable.clear()
+        self._finishable_bytes = 0
 
     # ------------------------------------------------------------------------- offsets of one-shots
 

@@ -1,4 +1,4 @@
-"""Bugs of when markers go: who waits for a moment, and for how long."""
+"""Bugs of when markers go, and when it is journaled that all are answered."""
 
 from __future__ import annotations
 
@@ -95,6 +95,38 @@ BUGS: Final = (
                 "coordinator/test_marker_pace",
                 "test_who_waits_until_it_is_visible_waits_for_no_moment",
             ): "assert 0.0",
+        },
+    ),
+    Bug(
+        "over-never-journaled-where-a-lease-ran-out",
+        "a lease that ran out may come back: what is over is planned once, and so kept until it is"
+        " taken (docs/adr/0099)",
+        (
+            Edit(
+                "oncelog_server.coordinator.outbox:CoordinatorOutbox._finish",
+                "            self._finish_later()\n",
+                "",
+            ),
+        ),
+        {
+            unit(
+                "coordinator/test_finishing",
+                "test_what_cannot_be_journaled_is_tried_again_though_nothing_else_happens",
+            ): "assert",
+        },
+    ),
+    Bug(
+        "over-journaled-however-much-memory-it-holds",
+        "what is over holds its payload until that is journaled: at once where it is much",
+        (
+            Edit(
+                "oncelog_server.coordinator.outbox:CoordinatorOutbox._delivered",
+                "are_many or self._finishable_bytes >= FINISH_AT_ONCE_BYTES",
+                "are_many",
+            ),
+        ),
+        {
+            unit("coordinator/test_finishing", "test_many_are_journaled_at_once"): "assert",
         },
     ),
 )
