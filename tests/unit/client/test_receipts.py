@@ -394,6 +394,32 @@ def test_the_plain_face_asks_a_receipt_for_its_result() -> None:
         assert [leaders.at(delivery) for delivery in table.result()] == [b"1", b"2"]
 
 
+def test_the_plain_face_waits_for_the_loop_with_a_large_table_and_not_with_a_small_one() -> None:
+    small, large = (pa.table({"value": [b"x" * size]}) for size in (10, 3_000))
+    with plain_producer(batch_bytes=2_048) as (producer, leaders):
+        producer.send_arrow("a", small).result()
+        may_go_on, went_on = threading.Event(), threading.Event()
+
+        def stand_still() -> None:
+            may_go_on.wait(5)
+            went_on.set()
+
+        producer._loop.loop.call_soon_threadsafe(stand_still)
+        receipts = [producer.send_arrow("a", small) for _ in range(3)]
+        assert not went_on.is_set(), "the loop stands still, and nobody waited for it"
+        waiter = threading.Thread(
+            target=lambda: receipts.append(producer.send_arrow("a", large)), daemon=True
+        )
+        waiter.start()
+        waiter.join(0.2)
+        assert waiter.is_alive(), "it waits until its table is on its way"
+        may_go_on.set()
+        waiter.join(30)
+        assert len(receipts) == 4
+        places = [delivery for receipt in receipts for delivery in receipt.result()]
+        assert [leaders.at(place) for place in places] == [b"x" * 10] * 3 + [b"x" * 3_000]
+
+
 def test_a_receipt_that_takes_too_long_says_so() -> None:
     with plain_producer(linger_ms=60_000) as (producer, _):
         receipt = producer.send("a", b"v")

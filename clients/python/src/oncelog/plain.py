@@ -37,6 +37,7 @@ from oncelog.aio.member import OnPartitions
 from oncelog.aio.outcomes import CommitSeq, ExposedPart
 from oncelog.aio.producer import OnDelivery
 from oncelog.aio.receipts import TableReceipt
+from oncelog.aio.recorder import Recorder
 from oncelog.batch import Batch, TopicPartition
 from oncelog.errors import Closed, OncelogError
 from oncelog.groups import ConsumerPosition, Rows
@@ -189,10 +190,8 @@ class Producer(Front):
     send = Front.send
 
     def send_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> TableReceipt:
-        """See `aio.Producer.send_arrow`."""
-        receipt = self._recorder.put_arrow(topic, table)
-        self._loop.run(self._twin.room())
-        return receipt
+        """See `aio.Producer.send_arrow`. Waits only while more than a batch is on its way."""
+        return _send_arrow(self._recorder, self._loop, topic, table)
 
     def flush(self) -> None:
         """See `aio.Producer.flush`."""
@@ -326,10 +325,8 @@ class Transaction(Front):
     send = Front.send
 
     def send_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> TableReceipt:
-        """See `aio.Transaction.send_arrow`."""
-        receipt = self._recorder.put_arrow(topic, table)
-        self._loop.run(self._twin.room())
-        return receipt
+        """See `aio.Transaction.send_arrow`. Waits only while more than a batch is on its way."""
+        return _send_arrow(self._recorder, self._loop, topic, table)
 
     def send_offsets(
         self,
@@ -518,6 +515,17 @@ class Consumer:
 def _face(loop: LoopThread, twin: aio.Producer | aio.Transaction) -> None:
     """Threads put into the twin's buffers, and wait in themselves."""
     twin.recorder.run_here = loop.run_held
+
+
+def _send_arrow(
+    recorder: Recorder, loop: LoopThread, topic: str, table: pa.Table | pa.RecordBatch
+) -> TableReceipt:
+    """A small table costs no turn of the loop that somebody waits for."""
+    loop.require_usable()
+    receipt = recorder.put_arrow(topic, table)
+    if recorder.is_crowded:
+        loop.run(recorder.room())
+    return receipt
 
 
 async def _rewind(consumer: aio.Consumer) -> None:

@@ -234,6 +234,12 @@ class Recorder:
                 first += batch.num_rows
         return TableReceipt(chunks, self)
 
+    @property
+    def is_crowded(self) -> bool:
+        """More than a chunk is on its way: who puts a table waits for `room`. Less is taken in
+        without a turn of the loop."""
+        return self.outstanding > self._chunk_bytes
+
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """For receipts. Raises InvalidArgument."""
         if self.run_here is None:
