@@ -190,15 +190,31 @@ BUGS: Final = (
         "a peer is hung up on only while nobody calls it",
         (
             Edit(
-                "oncelog_server.runtime.rpc.peers:GrpcPeers._in_use",
-                "peer.idle.cancel()\n            peer.idle = None",
-                "peer.idle = None",
+                "oncelog_server.runtime.rpc.peers:GrpcPeers._look",
+                "(loop.time() if peer.busy else peer.used_s)",
+                "peer.used_s",
             ),
         ),
         {
             unit(
                 "rpc/test_stream_ends", "test_a_peer_is_not_hung_up_on_while_it_is_called"
-            ): "Exception in callback GrpcPeers._hang_up"
+            ): "Exception in callback GrpcPeers._look"
+        },
+    ),
+    Bug(
+        "peer-hung-up-on-between-calls",
+        "a peer is hung up on once nobody has called it for so long, not so long after the first",
+        (
+            Edit(
+                "oncelog_server.runtime.rpc.peers:GrpcPeers._give_back",
+                "peer.used_s = asyncio.get_running_loop().time()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "rpc/test_peers", "test_a_peer_that_is_called_now_and_then_is_not_hung_up_on"
+            ): "assert"
         },
     ),
     Bug(

@@ -101,6 +101,27 @@ def test_an_idle_peer_is_hung_up_on_and_called_again() -> None:
     run(story())
 
 
+def test_a_peer_that_is_called_now_and_then_is_not_hung_up_on() -> None:
+    async def story() -> None:
+        streams: set[int] = set()
+
+        async def mark(request: Any, call: Any) -> Any:
+            streams.add(call.stream_id)
+            return participant.WriteMarkersReply()
+
+        async with serving("Participant", write_markers=mark) as (server, _):
+            peers = GrpcPeers(idle_ms=5_000)
+            to, request = address(server.port), participant.WriteMarkersRequest()
+            for _ in range(3):
+                await peers.call(to, "participant.write_markers", request, timeout_ms=9_000)
+                # As if so long had passed since the first call, and not since the last one.
+                peers._look((to.host, to.port))
+            assert len(streams) == 1
+            await peers.close()
+
+    run(story())
+
+
 def test_wrong_and_late_calls_are_refused() -> None:
     async def story() -> None:
         peers = GrpcPeers()

@@ -4,8 +4,8 @@ and service, opened at the first call and closed when idle."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Any, Final
 
 import grpc.aio
@@ -22,7 +22,7 @@ IDLE_MS: Final = 60_000
 class _Peer:
     """One address."""
 
-    __slots__ = ("busy", "channel", "idle", "is_retired", "streams")
+    __slots__ = ("busy", "channel", "is_retired", "looked_at", "streams", "used_s")
 
     def __init__(self, channel: Any) -> None:
         self.channel = channel
@@ -31,13 +31,21 @@ class _Peer:
         self.busy = 0
         # Nobody begins another call: it is closed when the last one ends.
         self.is_retired = False
-        self.idle: asyncio.TimerHandle | None = None
+        # When the last call ended, by the loop's clock.
+        self.used_s = 0.0
+        # Looks whether it is idle. It stays while calls come and go: one for each costs more than
+        # the rest of what is done here for a call.
+        self.looked_at: asyncio.TimerHandle | None = None
 
     def stream(self, service: str) -> calls.CallStream:
         stream = self.streams.get(service)
         if stream is None:
             stream = self.streams[service] = calls.CallStream(self.channel, service)
         return stream
+
+    def look_no_more(self) -> None:
+        if self.looked_at is not None:
+            self.looked_at.cancel()
 
     async def close(self) -> None:
         for stream in self.streams.values():
@@ -65,10 +73,13 @@ class GrpcPeers:
             raise InvalidArgument(f"{method!r} is not service.method")
         if self._closed:
             raise Unavailable("this process is stopping")
-        with self._in_use((to.host, to.port)) as peer:
+        peer = self._take((to.host, to.port))
+        try:
             if name in rpcs.stream_fields(rpcs.find(service)):
                 return await peer.stream(service).call(name, request, timeout_ms)
             return await calls.unary(peer.channel, service, name, request, timeout_ms)
+        finally:
+            self._give_back(peer)
 
     async def exchange(
         self, to: Address, method: str, requests: AsyncIterator[Any]
@@ -77,19 +88,21 @@ class GrpcPeers:
         service, _, name = method.partition(".")
         if self._closed:
             raise Unavailable("this process is stopping")
-        with self._in_use((to.host, to.port)) as peer:
+        peer = self._take((to.host, to.port))
+        try:
             replies = calls.exchange(peer.channel, service, name, requests)
             async with aclosing(replies):
                 async for reply in replies:
                     yield reply
+        finally:
+            self._give_back(peer)
 
     def renew(self) -> None:
         """Calls from now on go over new connections, which show what the source of certificates
         has now. Calls under way end where they began."""
         peers, self._peers = self._peers, {}
         for peer in peers.values():
-            if peer.idle is not None:
-                peer.idle.cancel()
+            peer.look_no_more()
             if peer.busy:
                 peer.is_retired = True
                 self._retired.add(peer)
@@ -103,29 +116,37 @@ class GrpcPeers:
         self._peers.clear()
         self._retired.clear()
         for peer in peers:
-            if peer.idle is not None:
-                peer.idle.cancel()
+            peer.look_no_more()
         await asyncio.gather(*(peer.close() for peer in peers), *self._closing)
 
-    @contextmanager
-    def _in_use(self, address: tuple[str, int]) -> Iterator[_Peer]:
+    def _take(self, address: tuple[str, int]) -> _Peer:
+        """For one call, until it is given back."""
         peer = self._peers.get(address)
         if peer is None:
             peer = self._peers[address] = _Peer(self._connect(address))
+            loop = asyncio.get_running_loop()
+            peer.looked_at = loop.call_later(self._idle_ms / 1000, self._look, address)
         peer.busy += 1
-        if peer.idle is not None:
-            peer.idle.cancel()
-            peer.idle = None
-        try:
-            yield peer
-        finally:
-            peer.busy -= 1
-            if not peer.busy and peer.is_retired and not self._closed:
-                self._retired.discard(peer)
-                self._close(peer)
-            elif not peer.busy and not self._closed:
-                loop = asyncio.get_running_loop()
-                peer.idle = loop.call_later(self._idle_ms / 1000, self._hang_up, address)
+        return peer
+
+    def _give_back(self, peer: _Peer) -> None:
+        peer.busy -= 1
+        if peer.busy:
+            return
+        if not peer.is_retired:
+            peer.used_s = asyncio.get_running_loop().time()
+        elif not self._closed:
+            self._retired.discard(peer)
+            self._close(peer)
+
+    def _look(self, address: tuple[str, int]) -> None:
+        """Hangs up where nobody has called for so long; else looks again when that could be."""
+        peer, loop = self._peers[address], asyncio.get_running_loop()
+        idle_at_s = (loop.time() if peer.busy else peer.used_s) + self._idle_ms / 1000
+        if loop.time() < idle_at_s:
+            peer.looked_at = loop.call_at(idle_at_s, self._look, address)
+        else:
+            self._hang_up(address)
 
     def _connect(self, address: tuple[str, int]) -> grpc.aio.Channel:
         host, port = address
