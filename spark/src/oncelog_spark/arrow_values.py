@@ -62,7 +62,8 @@ class _Reader:
             return _Row(NULL, None)
         try:
             batch = self._read(value)
-        except (pa.ArrowException, OSError, EOFError) as error:
+        except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
+            # Names of fields, too, may be damaged.
             raise _no_stream(error) from error
         if batch.num_rows != 1:
             raise ArrowValueError(f"a value has {batch.num_rows} rows: a record is one row")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from oncelog_spark.arrow_values import ArrowValueError, reading, write
@@ -146,6 +146,7 @@ def test_what_must_be_there_is() -> None:
 
 
 @given(st.binary(max_size=40), st.integers(0, 400))
+@example(b"\x80", 92)
 def test_damage_is_told_or_gives_a_row(noise: bytes, at: int) -> None:
     """Never memory of something else."""
     whole = one(id=1, name="abc")
