@@ -208,7 +208,7 @@ def test_i26_blocks_that_rot_or_are_lost_are_refused_and_never_served_otherwise(
     """In days of three nodes and replicas. All that was acknowledged is read; who leads without it
     is copied anew, and a follower refuses what it lacks."""
     reached: set[str] = set()
-    for seed in (23, 28):
+    for seed in (24, 40):
         plan = dataclasses.replace(three_replicas(seed), faults=(ROTTEN_BLOCKS,), trouble_s=6.0)
         told = run_plan(plan, seed)
         assert told.report.clean, str(told.report)

@@ -73,9 +73,13 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settling, "SNAPSHOT_AT_LAST_MS", 5_000)
 
 
-async def commit(producer: TransactionalProducer, value: bytes) -> None:
+async def commit(
+    producer: TransactionalProducer,
+    value: bytes,
+    wait: str = "prepared",
+) -> None:
     """A small transaction that is no run: it is begun before its end."""
-    async with producer.transaction() as tx:
+    async with producer.transaction(wait=wait) as tx:
         await tx.send(TOPIC, value, key=KEY)
         await tx.flush()
 
@@ -220,8 +224,10 @@ def test_i32_what_was_deleted_before_it_was_settled_is_passed_over() -> None:
 
     async def story(world: World, client: Log) -> None:
         producer = await client.transactional_producer()
-        for number in range(10):
+        for number in range(9):
             await commit(producer, b"%d" % number)
+        # What is not visible yet is above the end.
+        await commit(producer, b"9", wait="visible")
         await client.admin.truncate(TOPIC, before=9, partition=0)
         await client.admin.alter_topic(TOPIC, COPY)
         # Until its leader has journaled that.
