@@ -191,7 +191,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.rpc.peers:GrpcPeers._look",
-                "(loop.time() if peer.busy else peer.used_s)",
+                "(now_s if peer.busy else peer.used_s)",
                 "peer.used_s",
             ),
         ),

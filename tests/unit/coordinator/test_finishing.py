@@ -23,6 +23,7 @@ from oncelog_server.core.ids import JournalOffset, PartitionId, TxId
 from oncelogpb.records import checksum
 from tests.unit.coordinator.harness import ORDERS, Coordinator, LedReplica
 from tests.unit.coordinator.test_marker_pace import MOMENT_S, a_commit, a_producer, run, turns
+from tests.unit.coordinator.test_outbox import is_over
 
 DELAY_S = FINISH_DELAY_MS / 1000
 
@@ -60,10 +61,6 @@ async def commits(c: Coordinator, who: ProducerIdentity, first: int, last: int) 
     return tx_ids
 
 
-def are_over(c: Coordinator, tx_ids: list[TxId]) -> bool:
-    return not any(tx_id in c.state.transactions for tx_id in tx_ids)
-
-
 def test_those_of_one_delay_are_journaled_together() -> None:
     async def story(c: Coordinator) -> None:
         who = await a_producer(c)
@@ -74,7 +71,7 @@ def test_those_of_one_delay_are_journaled_together() -> None:
             await asyncio.sleep(DELAY_S)
             await turns()
             assert taken == [tuple(tx_ids)], "in one command, each once"
-            assert are_over(c, tx_ids)
+            assert is_over(c, *tx_ids)()
             more = await commits(c, who, 11, 12)
             await asyncio.sleep(DELAY_S)
             await turns()
@@ -115,11 +112,11 @@ def test_what_cannot_be_journaled_is_tried_again_though_nothing_else_happens() -
         tx_ids = await commits(c, who, 1, 3)
         c.replica.lapsed = True
         await asyncio.sleep(2 * DELAY_S)
-        assert not are_over(c, tx_ids), "the lease ran out"
+        assert not is_over(c, *tx_ids)(), "the lease ran out"
         c.replica.lapsed = False
         await asyncio.sleep(2 * DELAY_S)
         await turns()
-        assert are_over(c, tx_ids)
+        assert is_over(c, *tx_ids)()
 
     run(story)
 

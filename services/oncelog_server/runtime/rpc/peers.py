@@ -24,8 +24,11 @@ class _Peer:
 
     __slots__ = ("busy", "channel", "is_retired", "looked_at", "streams", "used_s")
 
-    def __init__(self, channel: Any) -> None:
+    def __init__(self, channel: Any, looked_at: asyncio.TimerHandle) -> None:
+        """`looked_at` is when somebody looks whether it is idle. That stays while calls come and
+        go: a timer for each costs more than the rest of what is done here for a call."""
         self.channel = channel
+        self.looked_at = looked_at
         self.streams: dict[str, calls.CallStream] = {}
         # Calls under way. Invariant: a peer is closed only while this is 0.
         self.busy = 0
@@ -33,19 +36,12 @@ class _Peer:
         self.is_retired = False
         # When the last call ended, by the loop's clock.
         self.used_s = 0.0
-        # Looks whether it is idle. It stays while calls come and go: one for each costs more than
-        # the rest of what is done here for a call.
-        self.looked_at: asyncio.TimerHandle | None = None
 
     def stream(self, service: str) -> calls.CallStream:
         stream = self.streams.get(service)
         if stream is None:
             stream = self.streams[service] = calls.CallStream(self.channel, service)
         return stream
-
-    def look_no_more(self) -> None:
-        if self.looked_at is not None:
-            self.looked_at.cancel()
 
     async def close(self) -> None:
         for stream in self.streams.values():
@@ -102,7 +98,7 @@ class GrpcPeers:
         has now. Calls under way end where they began."""
         peers, self._peers = self._peers, {}
         for peer in peers.values():
-            peer.look_no_more()
+            peer.looked_at.cancel()
             if peer.busy:
                 peer.is_retired = True
                 self._retired.add(peer)
@@ -116,16 +112,18 @@ class GrpcPeers:
         self._peers.clear()
         self._retired.clear()
         for peer in peers:
-            peer.look_no_more()
+            peer.looked_at.cancel()
         await asyncio.gather(*(peer.close() for peer in peers), *self._closing)
 
     def _take(self, address: tuple[str, int]) -> _Peer:
         """For one call, until it is given back."""
         peer = self._peers.get(address)
         if peer is None:
-            peer = self._peers[address] = _Peer(self._connect(address))
+            # First: where it cannot, there is nobody to look at.
+            channel = self._connect(address)
             loop = asyncio.get_running_loop()
-            peer.looked_at = loop.call_later(self._idle_ms / 1000, self._look, address)
+            looked_at = loop.call_later(self._idle_ms / 1000, self._look, address)
+            peer = self._peers[address] = _Peer(channel, looked_at)
         peer.busy += 1
         return peer
 
@@ -142,8 +140,9 @@ class GrpcPeers:
     def _look(self, address: tuple[str, int]) -> None:
         """Hangs up where nobody has called for so long; else looks again when that could be."""
         peer, loop = self._peers[address], asyncio.get_running_loop()
-        idle_at_s = (loop.time() if peer.busy else peer.used_s) + self._idle_ms / 1000
-        if loop.time() < idle_at_s:
+        now_s = loop.time()
+        idle_at_s = (now_s if peer.busy else peer.used_s) + self._idle_ms / 1000
+        if now_s < idle_at_s:
             peer.looked_at = loop.call_at(idle_at_s, self._look, address)
         else:
             self._hang_up(address)
