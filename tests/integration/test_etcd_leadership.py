@@ -27,6 +27,7 @@ from oncelog_server.runtime.leadership.election import Elections
 from oncelog_server.runtime.leadership.lease import Membership
 from oncelog_server.runtime.storage.disk import RealDisk
 from tests.integration.etcd_cluster import until
+from tests.unit.etcd.test_identity import never
 from tests.unit.etcd.world import Host, Log
 
 pytestmark = pytest.mark.integration
@@ -49,7 +50,13 @@ class Process:
     def __init__(self, endpoint: str, directory: Path, node_id: str, *, renew: bool = True) -> None:
         self.etcd = EtcdClient([endpoint])
         self.disk = RealDisk(directory)
-        self.identity = ClusterIdentity(self.disk, self.etcd, random_bytes=os.urandom)
+        self.identity = ClusterIdentity(
+            self.disk,
+            self.etcd,
+            node_id=node_id,
+            on_older=never,
+            random_bytes=os.urandom,
+        )
         self.host, self.log = Host(node_id), Log()
         self.refused: list[BaseException] = []
         self._node = BootValue(node_id, "localhost", 7401, ROLES, "0.1")

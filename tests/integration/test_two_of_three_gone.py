@@ -1,201 +1,44 @@
 """Drills for the worst day of a cluster with three copies: two of three machines burn down while
 records are written. What an operator sees, what he does (docs/operating.md, "Two of three machines
-are gone"), which records survive, and how there are three copies again.
-
-Each machine is one process of all three roles, over a folder of its own; whoever is gone is killed
-by its process id, with its folder."""
+are gone"), which records survive, and how there are three copies again."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import shutil
-import signal
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import oncelog
 from oncelog.protocol import Protocol
-from oncelog_server.cli.processes import Service
-from oncelog_server.core.roles import ROLES
-from oncelog_server.runtime.loopback_ports import free_ports
-from oncelogpb import errors
 from oncelogpb.v1 import offset_manager_pb2, types_pb2
-from tests.integration.cluster import make_etcd, until
-from tests.integration.shell import REFUSED, WRONG_USAGE, Shell
+from tests.integration.cluster import until
+from tests.integration.machines import (
+    PARTITIONS,
+    TOPIC,
+    Machines,
+    Writer,
+    all_in_sync,
+    three_copies,
+    values,
+    wait_for,
+)
+from tests.integration.shell import REFUSED, WRONG_USAGE
 
 pytestmark = pytest.mark.integration
 
-TOPIC = "payments"
-PARTITIONS = 2
 GROUP = "enricher"
 CONTROL = ("__transaction_control", "__consumer_offsets")
 # A move copies little here; the bound only ends a test that would hang.
 WAIT = "--wait-s=120"
 
 
-class Machines(Shell):
-    """Some live, some burn down, some are bought."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__("")
-        self._folder = folder
-        self._etcd = make_etcd(folder / "etcd")
-        self._etcd.start()
-        self._services: dict[str, Service] = {}
-
-    def buy(self, *names: str) -> None:
-        for name, port in zip(names, free_ports(len(names)), strict=True):
-            (self._folder / name).mkdir()
-            self._services[name] = Service(
-                name,
-                [
-                    "serve",
-                    *ROLES,
-                    f"--data={self._data_of(name)}",
-                    f"--listen=127.0.0.1:{port}",
-                    f"--etcd={self._etcd.endpoint}",
-                    "--set=node.control_replication_factor=3",
-                    "--set=node.replica_lag_ms=2000",
-                    "--set=node.segment_bytes=1048576",
-                    "--set=node.disk_free_floor_bytes=0",
-                    "--set=node.log_format=json",
-                    f"--set=authorization.audit_log={self._folder / name / 'audit.log'}",
-                ],
-                address=f"127.0.0.1:{port}",
-                log=self._folder / name / "log",
-            )
-            self._services[name].start()
-        self.bootstrap = ",".join(service.address for service in self._services.values())
-        until(lambda: all(self._node_file(name).exists() for name in names), "they start")
-
-    def _data_of(self, name: str) -> Path:
-        return self._folder / name / "data"
-
-    def _node_file(self, name: str) -> Path:
-        return self._data_of(name) / "node_id"
-
-    def node(self, name: str) -> str:
-        return self._node_file(name).read_text()
-
-    def freeze(self, name: str) -> None:
-        os.kill(self._services[name].pid or 0, signal.SIGSTOP)
-
-    def thaw(self, name: str) -> None:
-        os.kill(self._services[name].pid or 0, signal.SIGCONT)
-
-    def burn(self, *names: str) -> None:
-        """All at once."""
-        services = [self._services.pop(name) for name in names]
-        for service in services:
-            os.kill(service.pid or 0, signal.SIGKILL)
-        for name, service in zip(names, services, strict=True):
-            service.stop()
-            shutil.rmtree(self._data_of(name))
-        self.bootstrap = ",".join(service.address for service in self._services.values())
-
-    def empty(self, name: str) -> None:
-        """Its logs are gone; it is the same node, and runs again."""
-        service = self._services[name]
-        os.kill(service.pid or 0, signal.SIGKILL)
-        service.stop()
-        shutil.rmtree(self._data_of(name) / "partitions")
-        service.start()
-
-    def events(self, name: str) -> str:
-        return (self._folder / name / "log").read_text()
-
-    def audit(self, name: str) -> list[dict[str, Any]]:
-        lines = (self._folder / name / "audit.log").read_text().splitlines()
-        return [json.loads(line) for line in lines]
-
-    def close(self) -> None:
-        for service in self._services.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(service.pid or 0, signal.SIGCONT)
-            service.ask_to_stop()
-        for service in self._services.values():
-            service.stop()
-        self._etcd.stop()
-
-
 @pytest.fixture
 def machines(tmp_path: Path) -> Iterator[Machines]:
-    made = Machines(tmp_path)
-    try:
-        made.buy("a", "b", "c")
-        nodes = {made.node(name) for name in "abc"}
-        until(lambda: len(made.ask("cluster", "status")["nodes"]) == 3, "three machines")
-        made.ask("topic", "create", TOPIC, f"--partitions={PARTITIONS}", "--replication-factor=3")
-        until(lambda: all_in_sync(made, nodes), "three copies of everything")
+    with three_copies(tmp_path) as made:
         yield made
-    finally:
-        made.close()
-
-
-def all_in_sync(machines: Machines, nodes: set[str]) -> bool:
-    """Three copies of every partition, on these nodes, and all of them led."""
-    found = machines.ask("cluster", "partitions")
-    return len(found) == PARTITIONS + 32 and all(
-        one["leader_node"] and len(one["isr"]) == 3 and set(one["replicas"]) <= nodes
-        for one in found
-    )
-
-
-class Writer:
-    """A transaction over all partitions after the other, and the group's position with it: what
-    was acknowledged, and what was merely tried."""
-
-    def __init__(self, machines: Machines, name: str) -> None:
-        self._bootstrap, self._name = machines.bootstrap, name
-        self._over = threading.Event()
-        self.acknowledged: list[str] = []
-        self.tried: list[str] = []
-        self._task = threading.Thread(target=self._write)
-
-    def __enter__(self) -> Writer:
-        self._task.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._over.set()
-        self._task.join()
-
-    def wrote(self, count: int) -> None:
-        goal = len(self.acknowledged) + count
-        until(lambda: len(self.acknowledged) >= goal, f"{count} records are acknowledged")
-
-    def _write(self) -> None:
-        turn = 0
-        with oncelog.connect(self._bootstrap, timeout_ms=5_000) as log:
-            producer = log.transactional_producer(self._name)
-            while not self._over.wait(0.02):
-                turn += 1
-                values = [f"{self._name}/{turn}/{number}" for number in range(PARTITIONS)]
-                self.tried += values
-                with contextlib.suppress(errors.OncelogError):
-                    with producer.transaction() as tx:
-                        for number, value in enumerate(values):
-                            tx.send(TOPIC, value.encode(), partition=number)
-                    self.acknowledged += values
-            with contextlib.suppress(errors.OncelogError):
-                producer.close()
-
-
-def values(machines: Machines) -> list[str]:
-    return [row["value"] for row in machines.lines("consume", TOPIC)]
-
-
-def wait_for(machines: Machines, acknowledged: set[str]) -> None:
-    """All of these are there, each once. Who commits hears of it a moment before readers do."""
-    until(lambda: acknowledged <= set(values(machines)), "nothing that was acknowledged is lost")
-    now = values(machines)
-    assert len(set(now)) == len(now), "no record is there twice"
 
 
 def offline(machines: Machines) -> set[str]:

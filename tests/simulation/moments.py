@@ -62,6 +62,7 @@ TAKEN_BACK_TOGETHER: Final = "several transactions in flight were taken back"
 TABLE_LOOKED: Final = "a table was looked at"
 TABLE_REMOVED: Final = "a key was removed"
 DISK_LOST: Final = "a disk was lost"
+DISK_OLDER: Final = "an older disk came back"
 ROTTED: Final = "a bit of a journal flipped"
 COPIED_ANEW: Final = "a damaged log was copied anew"
 DATA_ROTTED: Final = "a bit of what was settled flipped"
@@ -184,6 +185,7 @@ MOMENTS: Final = (
     LOG_CUT,
     COPY_FAILED,
     DISK_LOST,
+    DISK_OLDER,
     ROTTED,
     COPIED_ANEW,
     DATA_ROTTED,
@@ -219,6 +221,7 @@ PROMISES: Final[Mapping[str, _Any]] = {
     "lease": ((MOMENT, LEASE_LOST),),
     "wall clock": ((MOMENT, WALL_JUMPED),),
     "lost disk": ((MOMENT, DISK_LOST),),
+    "older disk": ((MOMENT, DISK_OLDER),),
     "rot": ((MOMENT, ROTTED),),
     "rotten blocks": ((MOMENT, DATA_ROTTED), (MOMENT, DATA_LOST)),
     "lost etcd": ((MOMENT, ETCD_REBUILT), (MOMENT, ETCD_BROUGHT_BACK)),

@@ -39,6 +39,7 @@ NODES: Final[Mapping[int, int]] = {1: 30, 2: 22, 3: 36, 4: 6, 5: 6}
 REPLICAS: Final[Mapping[int, int]] = {1: 25, 2: 15, 3: 60}
 # Of days whose records are on two disks before they are acknowledged.
 LOST_DISK: Final = "lost disk"
+OLDER_DISK: Final = "older disk"
 LONE_TAIL: Final = "lone tail"
 LOST_ETCD: Final = "lost etcd"
 # How often a day that can have one of the faults of replicas has it.
@@ -68,6 +69,7 @@ LATER: Final[Mapping[str, float]] = {
     STOPPED_CLIENT: 0.6,
     MOVED_GROUPS: 0.6,
     ROTTEN_BLOCKS: 0.5,
+    OLDER_DISK: FAULT_OF_COPIES,
 }
 # Those that all days have, and the gardener's.
 TOPICS: Final = ("in", "out", "side", gardening.TOPIC)
@@ -219,6 +221,7 @@ def _deletes_nothing(plan: Plan) -> bool:
 # Faults that are drawn of themselves, for days that can have them.
 OF_COPIES: Final[Mapping[str, Callable[[Plan], bool]]] = {
     LOST_DISK: _may_lose_disks,
+    OLDER_DISK: _may_lose_disks,
     "rot": _may_lose_disks,
     ROTTEN_BLOCKS: _may_lose_blocks,
     "unanswered ISR": _has_followers,

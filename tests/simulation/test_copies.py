@@ -22,6 +22,7 @@ from tests.simulation.moments import (
     DATA_REFUSED,
     DATA_ROTTED,
     DISK_LOST,
+    DISK_OLDER,
     ETCD_REBUILT,
     LEADER_MOVED,
     MOMENT,
@@ -30,7 +31,14 @@ from tests.simulation.moments import (
 )
 from tests.simulation.plan import Plan
 from tests.simulation.rotting import Where, flip_a_bit
-from tests.simulation.swarm import GARDENER, LOST_DISK, LOST_ETCD, ROTTEN_BLOCKS, plan_of
+from tests.simulation.swarm import (
+    GARDENER,
+    LOST_DISK,
+    LOST_ETCD,
+    OLDER_DISK,
+    ROTTEN_BLOCKS,
+    plan_of,
+)
 from tests.simulation.unearthing import unearth
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.simulation.workload import run_plan
@@ -184,6 +192,21 @@ def test_i5_nothing_is_lost_with_the_disks_of_a_day_one_after_the_other() -> Non
     assert reached[DISK_LOST] >= 2
     assert reached[NEW_JOINED]
     assert reached[LEADER_MOVED]
+
+
+def test_i25_a_machine_whose_disk_is_as_it_was_once_counts_for_nothing_that_it_lacks() -> None:
+    """Its process held more when it was in sync, under the same name. Disks of any role come back
+    from a backup, one after the other; nothing is lost with what they held since (I5)."""
+    reached: Counter[str] = Counter()
+    for seed in (1, 2, 3):
+        plan = dataclasses.replace(
+            three_replicas(seed), faults=(OLDER_DISK, "power"), trouble_s=10.0
+        )
+        told = run_plan(plan, seed)
+        assert told.report.clean, str(told.report)
+        reached.update(told.reached[MOMENT])
+    assert reached[DISK_OLDER] >= 2
+    assert reached[NEW_JOINED]
 
 
 def test_i5_nothing_is_missing_after_etcd_was_lost_and_rebuilt() -> None:

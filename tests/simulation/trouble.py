@@ -32,6 +32,7 @@ from tests.simulation.moments import (
     WRITE_UNANSWERED,
 )
 from tests.simulation.network import Way
+from tests.simulation.older_disks import bring_older_disk
 from tests.simulation.rotting import Where, flip_a_bit
 from tests.simulation.rotting_data import rot_data
 from tests.simulation.striking import Striker
@@ -547,6 +548,7 @@ FAULTS: Final[Mapping[str, Callable[[Trouble], Awaitable[None]]]] = {
     "freeze": Trouble.freeze,
     "lost files": lose_files,
     "lost disk": Trouble.lost_disk,
+    "older disk": bring_older_disk,
     "rot": Trouble.rot,
     "rotten blocks": rot_data,
     "wall clock": Trouble.wall_clock,

@@ -33,6 +33,7 @@ from oncelog_server.runtime.replicas import (
     partition_of,
     put_aside,
 )
+from oncelog_server.runtime.storage.identity import take_incarnation
 from oncelog_server.runtime.storage.tail import TailBudget
 from oncelog_server.runtime.target import Candidate, Isr, Target
 
@@ -94,6 +95,20 @@ class Hosting:
 
     def _make_outbox(self, role: Role[Any], driver: Driver) -> Outbox:
         return role.outbox(driver, self._envs[role.name])
+
+    def count_as_new(self) -> None:
+        """Every replica on this disk takes a new incarnation: the directory is an older state of
+        itself. Blocking, before any of them is open. Raises OSError."""
+        disk = self._outside.disk
+        self._outside.reporter.event(
+            "data directory is older than it was",
+            level="error",
+            why="it was restored from a backup or rolled back: etcd knows that it held more",
+            do="nothing where others are in sync: its replicas count as new, and copy what they "
+            "lack; else put the newest state of the directory back",
+        )
+        for name in disk.list(PARTITIONS_DIRECTORY):
+            take_incarnation(disk, f"{PARTITIONS_DIRECTORY}/{name}", self._outside.random_bytes)
 
     def put_orphans_aside(self, view: ClusterView, *, node_id: str) -> None:
         """Replicas on disk that etcd does not know: nothing is deleted, they are moved. Raises

@@ -5,11 +5,12 @@ again, and hints for tools. Those that wait for etcd are tasks of their own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from oncelog_server.core.ports import Reporter
 from oncelog_server.runtime.etcd.cluster_view import ClusterView
+from oncelog_server.runtime.etcd.directory_mark import MARK_EVERY_MS
 from oncelog_server.runtime.etcd.topics import EtcdTopics
 from oncelog_server.runtime.free_space import FreeSpace
 from oncelog_server.runtime.handing_over import HandingOver
@@ -42,6 +43,7 @@ class Housekeeping:
         tails: TailBudget,
         catch_up: Room,
         hints: Hints,
+        mark: Callable[[], Awaitable[None]],
         reporter: Reporter,
         tick_ms: int,
     ) -> None:
@@ -55,12 +57,20 @@ class Housekeeping:
         self._tails = tails
         self._catch_up = catch_up
         self._hints = hints
+        self._mark = mark
         self._reporter = reporter
         self._tick_ms = tick_ms
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """None of them ends by itself."""
-        return [self._tick(), self._keep(), self._note(), self._hint(), self._free_names()]
+        return [
+            self._tick(),
+            self._keep(),
+            self._note(),
+            self._hint(),
+            self._keep_marked(),
+            self._free_names(),
+        ]
 
     async def _tick(self) -> None:
         while True:
@@ -97,6 +107,11 @@ class Housekeeping:
         while True:
             await asyncio.sleep(HINT_MS / 1000)
             await self._hints.tell()
+
+    async def _keep_marked(self) -> None:
+        while True:
+            await self._mark()
+            await asyncio.sleep(MARK_EVERY_MS / 1000)
 
     async def _free_names(self) -> None:
         """Beside the housekeeping: it waits for etcd."""

@@ -120,6 +120,8 @@ class Node:
         identity = self._identity = ClusterIdentity(
             outside.disk,
             outside.etcd,
+            node_id=self.node_id,
+            on_older=self._hosting.count_as_new,
             random_bytes=outside.random_bytes,
             offload=outside.offload,
             now_ms=self._lease_clock(),
@@ -222,9 +224,11 @@ class Node:
             reporter=outside.reporter,
         )
         view.on_change(lambda changed: self._hosting.view_changed(view, changed))
-        self._keep_house(view, self._handing_over)
+        self._keep_house(view, self._handing_over, identity)
 
-    def _keep_house(self, view: ClusterView, handing_over: HandingOver) -> None:
+    def _keep_house(
+        self, view: ClusterView, handing_over: HandingOver, identity: ClusterIdentity
+    ) -> None:
         assert self._topics is not None, "assembled"
         assert self._links is not None, "assembled"
         assert self._followers is not None, "listening"
@@ -239,6 +243,7 @@ class Node:
             tails=self._tails,
             catch_up=self._catch_up,
             hints=Hints(self._outside.etcd, self._hosting.led),
+            mark=identity.mark,
             reporter=self._outside.reporter,
             tick_ms=self._limits.tick_ms,
         )

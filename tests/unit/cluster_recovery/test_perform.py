@@ -18,6 +18,7 @@ from oncelog_server.runtime.cluster_recovery.inventory import (
     look,
 )
 from oncelog_server.runtime.cluster_recovery.perform import (
+    NOTHING_SEEN,
     Loss,
     Mode,
     Replace,
@@ -27,7 +28,7 @@ from oncelog_server.runtime.cluster_recovery.perform import (
     survey,
 )
 from oncelog_server.runtime.etcd import keys
-from oncelog_server.runtime.etcd.identity import Remembered, Witness
+from oncelog_server.runtime.etcd.identity import Remembered, Witness, load_remembered
 from oncelog_server.runtime.etcd.keys import ClusterValue, PartitionState
 from oncelog_server.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
 from oncelog_server.runtime.etcd.port import Put
@@ -126,6 +127,32 @@ def test_what_is_in_doubt_is_not_lost_before_somebody_says_so() -> None:
     with pytest.raises(RecoveryRefused, match=r"may be lost(.|\n)*--accept-loss"):
         plan_of(surveyed, Loss.REFUSED)
     assert plan_of(surveyed, Loss.ACCEPTED).partitions[CONTROL].unclean_epoch
+
+
+@pytest.mark.parametrize("ran_since", [True, False])
+def test_i25_who_took_part_before_and_was_put_back_counts_as_new(ran_since: bool) -> None:
+    """It joins a recovery again, for its directory is of before. What it noted of etcd is below
+    what its process told etcd since (`directory_mark`)."""
+    etcd = standing_etcd()
+    if ran_since:
+        etcd.put(keys.directory_key("a"), keys.encode(keys.DirectoryValue(revision=7)))
+    found = directory(etcd, node_id="a", revision=99)
+    surveyed = etcd.survey(found)
+    assert surveyed.mode is Mode.JOIN
+    asyncio.run(perform(surveyed, plan_of(surveyed, Loss.REFUSED), etcd.etcd, lambda: None))
+    noted = load_remembered(found.disk)
+    assert (noted.recovery, noted.revision == NOTHING_SEEN) == (1, ran_since)
+
+
+def test_a_recovery_from_the_beginning_forgets_what_directories_had_noted() -> None:
+    """Of another etcd, or before a restore: revisions begin anew."""
+    etcd = standing_etcd()
+    etcd.put(keys.directory_key("a"), keys.encode(keys.DirectoryValue(revision=10**6)))
+    found = directory(etcd, replica(last_epoch=6), recovery=1)
+    surveyed = etcd.survey(found, replace=Replace.WHAT_IS_REFUSED)
+    asyncio.run(perform(surveyed, plan_of(surveyed, Loss.ACCEPTED), etcd.etcd, lambda: None))
+    assert etcd.server.get(keys.directory_key("a")) is None
+    assert load_remembered(found.disk).revision == etcd.server.revision
 
 
 # ------------------------------------------------------------------------ nobody writes beside it

@@ -41,10 +41,21 @@ async def at_once(work: Callable[[], None]) -> None:
     work()
 
 
-def identity(disk: RealDisk, etcd: MemoryEtcd, seed: bytes = b"1") -> ClusterIdentity:
+def never() -> None:
+    raise AssertionError("it is no older state of itself")
+
+
+def identity(
+    disk: RealDisk,
+    etcd: MemoryEtcd,
+    seed: bytes = b"1",
+    on_older: Callable[[], None] = never,
+) -> ClusterIdentity:
     return ClusterIdentity(
         disk,
         etcd,
+        node_id="node",
+        on_older=on_older,
         random_bytes=lambda size: seed * size,
         offload=at_once,
         now_ms=loop_ms,
@@ -182,7 +193,13 @@ def test_writes_of_the_memory_never_overlap_and_lose_nothing(world: World, tmp_p
 
         for boot in (b"1", b"2"):
             own = ClusterIdentity(
-                disk, etcd, random_bytes=lambda size: b"r" * size, offload=slowly, now_ms=loop_ms
+                disk,
+                etcd,
+                node_id="node",
+                on_older=never,
+                random_bytes=lambda size: b"r" * size,
+                offload=slowly,
+                now_ms=loop_ms,
             )
             # A restart judges etcd, which remembers the revision in the background, and joins.
             joining = asyncio.create_task(own.join(ClusterSettings()))
@@ -332,6 +349,8 @@ def test_what_could_not_be_written_is_written_later(world: World, tmp_path: Path
         own = ClusterIdentity(
             RealDisk(tmp_path),
             etcd,
+            node_id="node",
+            on_older=never,
             random_bytes=lambda size: b"r" * size,
             offload=offload,
             now_ms=loop_ms,

@@ -1,4 +1,5 @@
-"""What a start does with replicas on disk that etcd does not know."""
+"""What a start does with replicas on disk that etcd does not know, and with those of a directory
+that is older than it was."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from oncelog_server.runtime.etcd.refusal import EtcdRefused
 from oncelog_server.runtime.hosting import Hosting
 from oncelog_server.runtime.replica.record import make_record, save_record
 from oncelog_server.runtime.replicas import directory_of
+from oncelog_server.runtime.storage.identity import read_incarnation, take_incarnation
 from oncelog_server.runtime.storage.tail import TailBudget
 from tests.simulation.disk import FakeDisk
 from tests.unit.etcd.world import Log
@@ -71,3 +73,25 @@ def test_i25_nothing_is_moved_where_etcd_is_behind_what_a_replica_has_noted(
     """It was restored from a backup, and forgot the topic."""
     with pytest.raises(EtcdRefused, match="has noted epoch 3 and revision 40"):
         start(shown, info(3, 40))
+
+
+def test_i25_every_replica_of_an_older_directory_has_a_new_name() -> None:
+    """Durably, when it is done."""
+    disk, log, numbers = FakeDisk(), Log(), iter(range(1, 100))
+
+    def random_bytes(size: int) -> bytes:
+        return bytes([next(numbers)]) * size
+
+    directories = [directory_of(partition) for partition in (KNOWN, FORGOTTEN)]
+    for directory in directories:
+        disk.make_directory(directory)
+        take_incarnation(disk, directory, random_bytes)
+    before = {read_incarnation(disk, directory) for directory in directories}
+    outside: Any = SimpleNamespace(disk=disk, reporter=log, random_bytes=random_bytes)
+    Hosting((), outside, TailBudget()).count_as_new()
+    disk.crash()
+    disk = disk.reopen()
+    after = {read_incarnation(disk, directory) for directory in directories}
+    assert len(after) == 2
+    assert not after & before
+    assert "data directory is older than it was" in log.names()

@@ -31,6 +31,7 @@ from oncelog_server.runtime.cluster_recovery.choosing import Missing
 from oncelog_server.runtime.cluster_recovery.inventory import DataDirectory, RecoveryRefused
 from oncelog_server.runtime.cluster_recovery.plan import InEtcd, Plan, make_plan
 from oncelog_server.runtime.etcd import keys
+from oncelog_server.runtime.etcd.directory_mark import DirectoryMark
 from oncelog_server.runtime.etcd.identity import (
     ClusterSettings,
     Remembered,
@@ -45,7 +46,16 @@ BOOTS_GONE_LEASES: Final = 3
 LOOK_EVERY_MS: Final = 200
 # Keys that a refusal names.
 KEYS_SHOWN: Final = 5
-OURS: Final = (keys.BOOTS, keys.PARTITIONS, keys.TOPICS, keys.CREATING, keys.HINTS)
+OURS: Final = (
+    keys.BOOTS,
+    keys.PARTITIONS,
+    keys.TOPICS,
+    keys.CREATING,
+    keys.HINTS,
+    keys.DIRECTORIES,
+)
+# Below every mark: a process that starts with it finds that its directory is older.
+NOTHING_SEEN: Final = 0
 
 
 class Mode(Enum):
@@ -162,7 +172,10 @@ async def perform(
     _, revision = await etcd.get(keys.CLUSTER)
     leave_account()
     for directory in surveyed.directories:
-        save_remembered(directory.disk, _memory(directory, surveyed.cluster, etcd_id, revision))
+        # Of this recovery, for those of before are gone: it took part, and was put back since.
+        is_older = await DirectoryMark(etcd, directory.node_id).is_above(NOTHING_SEEN)
+        seen = NOTHING_SEEN if is_older else revision
+        save_remembered(directory.disk, _memory(directory, surveyed.cluster, etcd_id, seen))
 
 
 async def _write_topics(etcd: Etcd, plan: Plan) -> None:

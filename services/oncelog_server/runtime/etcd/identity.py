@@ -11,6 +11,9 @@ and the boot id of the process that ran last. An etcd that does not match is ref
     another number of recoveries                 rebuilt without this directory, or restored since
     another value where one was seen written     restored, and past that revision again
 
+An etcd that does match knows, too, whether the directory is as the node's last process left it
+(`directory_mark`). An older one is not refused: its replicas count as new.
+
 Invariant: what is remembered about revisions never goes back, except by `oncelog cluster recover`
 (`runtime/recover`), which counts itself. It may lag by REMEMBER_EVERY_MS, so a backup younger than
 that is not noticed here; epochs in the logs are the second line.
@@ -26,6 +29,7 @@ from typing import Final
 import msgspec
 
 from oncelog_server.core.ids import CONTROL_PARTITIONS, BootId
+from oncelog_server.runtime.etcd.directory_mark import DirectoryMark
 from oncelog_server.runtime.etcd.keys import CLUSTER, ClusterValue, cluster_value, encode
 from oncelog_server.runtime.etcd.lease_clock import lease_clock_ms
 from oncelog_server.runtime.etcd.port import (
@@ -113,13 +117,19 @@ class ClusterIdentity:
         disk: Disk,
         etcd: Etcd,
         *,
+        node_id: str,
+        on_older: Callable[[], None],
         random_bytes: Callable[[int], bytes],
         offload: Offload = asyncio.to_thread,
         now_ms: Callable[[], int] = lease_clock_ms,
     ) -> None:
-        """Raises ValueError, naming the file, where the memory cannot be read."""
+        """`on_older`, blocking: what `join` does where this directory is an older state of itself;
+        again at the next start unless it returns. Raises ValueError, naming the file, where the
+        memory cannot be read."""
         self._disk = disk
         self._etcd = etcd
+        self._on_older = on_older
+        self._mark = DirectoryMark(etcd, node_id)
         self._random_bytes = random_bytes
         self._offload = offload
         self._now_ms = now_ms
@@ -147,7 +157,7 @@ class ClusterIdentity:
 
     async def join(self, proposed: ClusterSettings) -> ClusterRecord:
         """Checks etcd against the memory; founds the cluster where there is neither. Raises
-        EtcdRefused, EtcdUnavailable."""
+        EtcdRefused, EtcdUnavailable, and what `on_older` raises."""
         proposed.validate()
         known = self._remembered
         etcd_id = f"{await self._etcd.etcd_cluster_id():x}"
@@ -159,12 +169,13 @@ class ClusterIdentity:
         record, revision = await self._etcd.get(CLUSTER)
         if record is None and not known.cluster_id:
             record, revision = await self._found(proposed)
-        self.observe(record, revision, at_least=known.revision)
+        value = self._judge(record, revision, at_least=known.revision)
         if not await has_history_of(self._etcd, known):
             raise _another_history(known.revision)
-        assert record is not None, "observe refuses a missing record"
-        value = cluster_value(record.value)
         _require_counts(value)
+        if known.cluster_id and await self._mark.is_above(known.revision):
+            # Before the file says more: then nothing would tell.
+            await self._offload(self._on_older)
         self._revision = max(self._revision, revision)
         joined = msgspec.structs.replace(
             known,
@@ -203,9 +214,21 @@ class ClusterIdentity:
         self._boot_id = boot_id.hex()
         await self._write_if_it_can()
 
+    async def mark(self) -> None:
+        """Tells etcd what this directory has noted: all that was seen, if its disk takes writes."""
+        if self._writing is None and self._revision != self._remembered.revision:
+            self._writing = asyncio.get_running_loop().create_task(self._write_revision())
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+        await self._mark.tell(self._remembered.revision)
+
     def observe(self, record: KeyValue | None, revision: int, *, at_least: int) -> None:
         """Judges the answer of a linearizable read of the cluster record. `at_least` is `revision`
         as it was before the read was sent. Raises EtcdRefused."""
+        self._judge(record, revision, at_least=at_least)
+        self.saw(revision)
+
+    def _judge(self, record: KeyValue | None, revision: int, *, at_least: int) -> ClusterValue:
         if revision < at_least:
             raise EtcdRefused(f"etcd is at revision {revision}, this node has seen {at_least}")
         if record is None:
@@ -222,7 +245,7 @@ class ClusterIdentity:
                 f"etcd is of recovery {value.recovery} of this cluster, this data directory of "
                 f"recovery {known.recovery}"
             )
-        self.saw(revision)
+        return value
 
     def witness(self, put: KeyValue) -> None:
         """Kept with the next write of the file."""

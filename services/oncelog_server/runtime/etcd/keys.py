@@ -27,6 +27,8 @@ TOPICS: Final = "topics/"
 HINTS: Final = "journal-hints/"
 # Names whose topic is being created; each under its creator's lease.
 CREATING: Final = "creating/"
+# What each node's data directory has noted, at least.
+DIRECTORIES: Final = "directories/"
 
 # etcd refuses a transaction with more operations, or compares, than its --max-txn-ops.
 TXN_OPS_MAX: Final = 128
@@ -129,6 +131,13 @@ class TopicValue(msgspec.Struct, frozen=True):
     version: int = 0
 
 
+class DirectoryValue(msgspec.Struct, frozen=True):
+    """`directories/<node id>`: see `directory_mark`."""
+
+    # Of etcd, the highest that the directory had noted.
+    revision: int
+
+
 class CreatingValue(msgspec.Struct, frozen=True):
     """`creating/<name>`: partition keys of this topic id belong to a creation under way."""
 
@@ -141,6 +150,7 @@ _BOOT: Final = msgspec.json.Decoder(BootValue)
 _PARTITION: Final = msgspec.json.Decoder(PartitionState)
 _TOPIC: Final = msgspec.json.Decoder(TopicValue)
 _CREATING: Final = msgspec.json.Decoder(CreatingValue)
+_DIRECTORY: Final = msgspec.json.Decoder(DirectoryValue)
 
 
 def boot_key(boot_id: bytes | str) -> str:
@@ -162,6 +172,14 @@ def topic_key(name: str) -> str:
 
 def creating_key(name: str) -> str:
     return CREATING + name
+
+
+def directory_key(node_id: str) -> str:
+    return DIRECTORIES + node_id
+
+
+def directory_value(value: bytes) -> DirectoryValue:
+    return _DIRECTORY.decode(value)
 
 
 def encode(value: msgspec.Struct) -> bytes:
