@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from oncelog_server.core.ports import Reporter
 from oncelog_server.runtime.etcd.cluster_view import ClusterView
-from oncelog_server.runtime.etcd.directory_mark import MARK_EVERY_MS
+from oncelog_server.runtime.etcd.directory_mark import MARK_AGAIN_MS, MARK_EVERY_MS
 from oncelog_server.runtime.etcd.topics import EtcdTopics
 from oncelog_server.runtime.free_space import FreeSpace
 from oncelog_server.runtime.handing_over import HandingOver
@@ -43,7 +43,7 @@ class Housekeeping:
         tails: TailBudget,
         catch_up: Room,
         hints: Hints,
-        mark: Callable[[], Awaitable[None]],
+        mark: Callable[[], Awaitable[bool]],
         reporter: Reporter,
         tick_ms: int,
     ) -> None:
@@ -109,9 +109,11 @@ class Housekeeping:
             await self._hints.tell()
 
     async def _keep_marked(self) -> None:
+        """It was told before the process led."""
+        pause_ms = MARK_EVERY_MS
         while True:
-            await self._mark()
-            await asyncio.sleep(MARK_EVERY_MS / 1000)
+            await asyncio.sleep(pause_ms / 1000)
+            pause_ms = MARK_EVERY_MS if await self._mark() else MARK_AGAIN_MS
 
     async def _free_names(self) -> None:
         """Beside the housekeeping: it waits for etcd."""

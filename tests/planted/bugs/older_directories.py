@@ -7,6 +7,7 @@ from typing import Final
 from tests.planted.planting import Bug, Edit, unit
 
 _MARK: Final = "etcd/test_directory_mark"
+_RECOVERED: Final = "test_i25_a_directory_that_was_put_back_is_intact_in_no_recovery"
 _FOUND: Final = "test_i25_an_older_state_of_a_directory_is_found_before_it_says_anything"
 
 BUGS: Final = (
@@ -68,8 +69,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.etcd.identity:ClusterIdentity.mark",
-                "self._mark.tell(self._remembered.revision)",
-                "self._mark.tell(self._revision)",
+                "self._mark.tell(self._remembered.noted)",
+                "self._mark.tell(DirectoryValue(self._revision, self._remembered.recovery))",
             ),
         ),
         {unit(_MARK, "test_what_the_disk_did_not_take_is_not_told"): "assert "},
@@ -85,6 +86,22 @@ BUGS: Final = (
             ),
         ),
         {unit(_MARK, "test_an_etcd_that_was_wiped_is_told_nothing"): "assert not "},
+    ),
+    Bug(
+        "mark-of-before-a-recovery-counts",
+        "a directory is compared with what it noted since the recovery, not before",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.directory_mark:_is_above",
+                "mark.recovery == noted.recovery and ",
+                "",
+            ),
+        ),
+        {
+            unit(
+                _MARK, "test_what_a_process_tells_that_slept_through_a_recovery_is_of_no_account"
+            ): "it is no older state of itself"
+        },
     ),
     Bug(
         "marks-outlive-a-recovery",
@@ -108,16 +125,23 @@ BUGS: Final = (
         "I25: a directory of before a recovery that its process ran after is an older state",
         (
             Edit(
-                "oncelog_server.runtime.cluster_recovery.perform:perform",
-                "seen = NOTHING_SEEN if is_older else revision",
-                "seen = revision",
+                "oncelog_server.runtime.etcd.directory_mark:was_put_back",
+                "mark.recovery > noted.recovery or ",
+                "",
             ),
         ),
-        {
-            unit(
-                "cluster_recovery/test_perform",
-                "test_i25_who_took_part_before_and_was_put_back_counts_as_new[True]",
-            ): "assert (1, False) == (1, True)"
-        },
+        {unit("cluster_recovery/test_perform", f"{_RECOVERED}[took part before]"): "DID NOT RAISE"},
+    ),
+    Bug(
+        "older-directory-renamed-in-etcd-alone",
+        "I25: the replicas of an older directory have their new names on its disk, too",
+        (
+            Edit(
+                "oncelog_server.runtime.cluster_recovery.perform:perform",
+                "_rename(directory)",
+                "pass",
+            ),
+        ),
+        {unit("cluster_recovery/test_perform", f"{_RECOVERED}[of before it]"): "assert "},
     ),
 )

@@ -18,7 +18,6 @@ from oncelog_server.runtime.cluster_recovery.inventory import (
     look,
 )
 from oncelog_server.runtime.cluster_recovery.perform import (
-    NOTHING_SEEN,
     Loss,
     Mode,
     Replace,
@@ -34,6 +33,7 @@ from oncelog_server.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
 from oncelog_server.runtime.etcd.port import Put
 from oncelog_server.runtime.replica.record import ReplicaRecord, TopicRecord, save_record
 from oncelog_server.runtime.replicas import directory_of, put_aside
+from oncelog_server.runtime.storage.identity import read_incarnation, save_incarnation
 from oncelog_server.runtime.storage.journal import Journal
 from tests.simulation.disk import FakeDisk
 from tests.unit.cluster_recovery.test_plan import NOW, of_orders, replica
@@ -129,19 +129,39 @@ def test_what_is_in_doubt_is_not_lost_before_somebody_says_so() -> None:
     assert plan_of(surveyed, Loss.ACCEPTED).partitions[CONTROL].unclean_epoch
 
 
-@pytest.mark.parametrize("ran_since", [True, False])
-def test_i25_who_took_part_before_and_was_put_back_counts_as_new(ran_since: bool) -> None:
-    """It joins a recovery again, for its directory is of before. What it noted of etcd is below
-    what its process told etcd since (`directory_mark`)."""
-    etcd = standing_etcd()
-    if ran_since:
-        etcd.put(keys.directory_key("a"), keys.encode(keys.DirectoryValue(revision=7)))
-    found = directory(etcd, node_id="a", revision=99)
+@pytest.mark.parametrize(
+    ("mark", "is_older"),
+    [
+        (keys.DirectoryValue(revision=2, recovery=1), True),
+        (keys.DirectoryValue(revision=100), True),
+        (keys.DirectoryValue(revision=99), False),
+        (None, False),
+    ],
+    ids=["took part before", "of before it", "as it was left", "nothing is known"],
+)
+def test_i25_a_directory_that_was_put_back_is_intact_in_no_recovery(
+    mark: keys.DirectoryValue | None, is_older: bool
+) -> None:
+    """Its replicas have new names, on its disk and in etcd, and are in doubt."""
+    etcd = Etcd(cluster_id=OURS, recovery=1)
+    if mark is not None:
+        etcd.put(keys.directory_key("a"), keys.encode(mark))
+    found = directory(etcd, replica(), node_id="a", revision=99)
+    disk, path = found.disk, directory_of(CONTROL)
+    disk.make_directory(path)
+    save_incarnation(disk, path, bytes.fromhex(NOW))
     surveyed = etcd.survey(found)
     assert surveyed.mode is Mode.JOIN
-    asyncio.run(perform(surveyed, plan_of(surveyed, Loss.REFUSED), etcd.etcd, lambda: None))
-    noted = load_remembered(found.disk)
-    assert (noted.recovery, noted.revision == NOTHING_SEEN) == (1, ran_since)
+    if is_older:
+        with pytest.raises(RecoveryRefused, match="put back from a backup"):
+            plan_of(surveyed, Loss.REFUSED)
+    asyncio.run(perform(surveyed, plan_of(surveyed, Loss.ACCEPTED), etcd.etcd, lambda: None))
+    state = etcd.server.get(keys.partition_key(CONTROL))
+    assert state is not None
+    [in_sync] = keys.decode_partition(state.value).isr
+    assert (in_sync != NOW) == is_older
+    assert (read_incarnation(disk, path) or b"").hex() == in_sync
+    assert load_remembered(disk).revision == etcd.server.revision
 
 
 def test_a_recovery_from_the_beginning_forgets_what_directories_had_noted() -> None:

@@ -9,18 +9,38 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from oncelog_server.core.ids import BootId
 from oncelog_server.runtime.etcd.cluster_view import ClusterView
 from oncelog_server.runtime.etcd.directory_mark import MARK_EVERY_MS
-from oncelog_server.runtime.etcd.identity import FILE, ClusterIdentity, ClusterSettings
-from oncelog_server.runtime.etcd.keys import CLUSTER, DIRECTORIES, directory_key, directory_value
+from oncelog_server.runtime.etcd.identity import (
+    FILE,
+    ClusterIdentity,
+    ClusterSettings,
+    load_remembered,
+    save_remembered,
+)
+from oncelog_server.runtime.etcd.keys import (
+    CLUSTER,
+    DIRECTORIES,
+    BootValue,
+    DirectoryValue,
+    boot_key,
+    cluster_value,
+    directory_key,
+    directory_value,
+    encode,
+)
 from oncelog_server.runtime.etcd.memory import MemoryEtcd
 from oncelog_server.runtime.etcd.port import Delete, Put
 from oncelog_server.runtime.storage.disk import RealDisk
 from tests.unit.etcd.test_identity import FullDisk, identity, never
 from tests.unit.etcd.world import World
+
+BOOT = BootId(b"b" * 16)
+BOOT_VALUE = BootValue("node", "localhost", 7401, ("coordinator",), "0.1")
 
 
 class Run:
@@ -38,9 +58,7 @@ class Run:
             self.etcd, cluster_id=record.cluster_id, guard=self.identity, on_fatal=_raise
         )
         await self.view.start()
-        await self.identity.remember_boot(BootId(b"b" * 16))
-        # As the key of its boot does: etcd moves on before the process leads.
-        await self.etcd.txn([], [Put("boot", b"b")])
+        await begin(self.identity, self.etcd)
         self._marking = asyncio.create_task(self._keep_marked())
         await asyncio.sleep(0.1)
         return self
@@ -58,6 +76,12 @@ class Run:
             await self.view.stop()
         if self.identity._writing is not None:
             self.identity._writing.cancel()
+
+
+async def begin(own: ClusterIdentity, etcd: MemoryEtcd) -> None:
+    """As a process does it, once it has joined."""
+    await etcd.txn([], [Put(boot_key(BOOT), encode(BOOT_VALUE))])
+    await own.remember_boot(BOOT)
 
 
 def _raise(error: BaseException) -> None:
@@ -169,6 +193,7 @@ def test_what_the_disk_did_not_take_is_not_told(world: World, tmp_path: Path) ->
         disk.full = False
         own = identity(disk, etcd)
         await own.join(ClusterSettings())
+        await begin(own, etcd)
         disk.full = True
         own.saw((await etcd.txn([], [Put("x", b"1")])).revision)
         await own.mark()
@@ -188,8 +213,62 @@ def test_an_etcd_that_was_wiped_is_told_nothing(world: World, tmp_path: Path) ->
         etcd = MemoryEtcd(world.server)
         own = identity(RealDisk(tmp_path), etcd)
         await own.join(ClusterSettings())
+        await begin(own, etcd)
         world.server.txn([], [Delete(CLUSTER)])
         await own.mark()
         assert not (await etcd.range(DIRECTORIES))[0]
+
+    world.run(story)
+
+
+def test_what_a_process_tells_that_slept_through_a_recovery_is_of_no_account(
+    world: World, tmp_path: Path
+) -> None:
+    """Its directory takes part later, and revisions of the rebuilt etcd may be lower than those
+    that it has seen."""
+
+    async def story() -> None:
+        etcd, disk = MemoryEtcd(world.server), RealDisk(tmp_path)
+        own = identity(disk, etcd)
+        await own.join(ClusterSettings())
+        await begin(own, etcd)
+        for number in range(20):
+            await etcd.txn([], [Put("x", b"%d" % number)])
+        own.saw(world.server.revision)
+        await own.mark()
+        [slept] = await marks(etcd)
+        record = cluster_value((await etcd.get(CLUSTER))[0].value)  # type: ignore[union-attr]
+        world.server.wipe()
+        recovered = msgspec.structs.replace(record, recovery=1)
+        world.server.txn([], [Put(CLUSTER, encode(recovered))])
+        world.server.txn([], [Put(directory_key("node"), encode(slept))])
+        took_part = msgspec.structs.replace(
+            load_remembered(disk), recovery=1, revision=world.server.revision, witness=None
+        )
+        assert took_part.revision < slept.revision
+        save_remembered(disk, took_part)
+        again = identity(disk, etcd)
+        await again.join(ClusterSettings())
+        await again.mark()
+        assert await marks(etcd) == [again._remembered.noted]
+
+    world.run(story)
+
+
+async def marks(etcd: MemoryEtcd) -> list[DirectoryValue]:
+    return [directory_value(kv.value) for kv in (await etcd.range(DIRECTORIES))[0]]
+
+
+def test_what_etcd_did_not_hear_is_told_again(world: World, tmp_path: Path) -> None:
+    async def story() -> None:
+        etcd = MemoryEtcd(world.server)
+        own = identity(RealDisk(tmp_path), etcd)
+        await own.join(ClusterSettings())
+        await begin(own, etcd)
+        etcd.unavailable = True
+        assert not await own.mark()
+        etcd.unavailable = False
+        assert await own.mark()
+        assert len(await marks(etcd)) == 1
 
     world.run(story)

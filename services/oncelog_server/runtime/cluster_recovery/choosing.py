@@ -175,7 +175,7 @@ def _why(replica: FoundReplica, *, is_alone: bool) -> str | None:
     if record is None:
         why = "it never noted to be in sync (replica.json): perhaps its directory was emptied"
     elif record.incarnation != replica.incarnation:
-        why = "its log was damaged or emptied since it last led"
+        why = "its log was damaged, emptied or put back from a backup since it last led"
     else:
         return None
     if not is_alone:

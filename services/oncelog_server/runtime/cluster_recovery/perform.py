@@ -13,12 +13,16 @@
 Invariants:
   * until its memory is written, no process starts on a directory: `etcd.json` and the cluster's
     record name different recoveries. So a run that dies anywhere is simply run again, as a JOIN;
-  * a directory joins a recovery once, and only a later one than it has seen.
+  * a directory joins a recovery once, and only a later one than it has seen;
+  * replicas of a directory that etcd knows to be an older state of itself (`directory_mark`) take
+    part under new incarnations: none of them is intact.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -31,7 +35,7 @@ from oncelog_server.runtime.cluster_recovery.choosing import Missing
 from oncelog_server.runtime.cluster_recovery.inventory import DataDirectory, RecoveryRefused
 from oncelog_server.runtime.cluster_recovery.plan import InEtcd, Plan, make_plan
 from oncelog_server.runtime.etcd import keys
-from oncelog_server.runtime.etcd.directory_mark import DirectoryMark
+from oncelog_server.runtime.etcd.directory_mark import was_put_back
 from oncelog_server.runtime.etcd.identity import (
     ClusterSettings,
     Remembered,
@@ -40,6 +44,8 @@ from oncelog_server.runtime.etcd.identity import (
 )
 from oncelog_server.runtime.etcd.keys import TXN_KEYS_MAX, ClusterValue
 from oncelog_server.runtime.etcd.port import Compare, DeletePrefix, Etcd, KeyValue, Put
+from oncelog_server.runtime.replicas import directory_of
+from oncelog_server.runtime.storage.identity import fresh_incarnation, save_incarnation
 
 # Processes of before hold their keys until their leases end; etcd extends those at a restore.
 BOOTS_GONE_LEASES: Final = 3
@@ -54,8 +60,6 @@ OURS: Final = (
     keys.HINTS,
     keys.DIRECTORIES,
 )
-# Below every mark: a process that starts with it finds that its directory is older.
-NOTHING_SEEN: Final = 0
 
 
 class Mode(Enum):
@@ -96,12 +100,17 @@ class Survey:
     standing: InEtcd
     # Those that take part; the others need not.
     directories: Sequence[DataDirectory]
+    # Of these, the node ids of those that are an older state of themselves: their replicas stand
+    # here under the incarnations that they shall have.
+    older: frozenset[str] = frozenset()
 
 
 async def survey(directories: Sequence[DataDirectory], etcd: Etcd, replace: Replace) -> Survey:
     """Changes nothing. Raises RecoveryRefused, EtcdUnavailable."""
-    cluster_id = _require_one_cluster(directories)
     listed, revision = await etcd.range("")
+    older = frozenset(d.node_id for d in directories if _is_older(d, listed))
+    directories = [_renamed(d) if d.node_id in older else d for d in directories]
+    cluster_id = _require_one_cluster(directories)
     etcd_id = f"{await etcd.etcd_cluster_id():x}"
     record = next((kv for kv in listed if kv.key == keys.CLUSTER), None)
     found = None if record is None else keys.cluster_value(record.value)
@@ -110,7 +119,7 @@ async def survey(directories: Sequence[DataDirectory], etcd: Etcd, replace: Repl
         joining = [d for d in directories if d.remembered.recovery < found.recovery]
         standing = _standing(listed, found.min_insync_replicas)
         if joining and found.recovery >= highest:
-            return Survey(Mode.JOIN, found, 0, standing, joining)
+            return Survey(Mode.JOIN, found, 0, standing, joining, older)
         if found.recovery == highest and any(state.found for state in standing.partitions.values()):
             # Not over: nothing is left to find here, but what is missing may be given up.
             return Survey(Mode.JOIN, found, 0, standing, ())
@@ -126,7 +135,7 @@ async def survey(directories: Sequence[DataDirectory], etcd: Etcd, replace: Repl
     cluster = _cluster_of(directories, cluster_id, highest + 1)
     mod_revision = 0 if record is None else record.mod_revision
     nothing = InEtcd(min_insync_replicas=cluster.min_insync_replicas)
-    return Survey(Mode.FOUND, cluster, mod_revision, nothing, directories)
+    return Survey(Mode.FOUND, cluster, mod_revision, nothing, directories, older)
 
 
 def plan_of(surveyed: Survey, loss: Loss) -> Plan:
@@ -154,6 +163,10 @@ async def perform(
     """`leave_account` leaves word of it in the directories, once etcd has it and before any process
     can start. Raises RecoveryRefused, EtcdUnavailable (run it again), OSError."""
     etcd_id = f"{await etcd.etcd_cluster_id():x}"
+    for directory in surveyed.directories:
+        if directory.node_id in surveyed.older:
+            # First: what tells that it is older goes with the next step.
+            _rename(directory)
     if surveyed.mode is Mode.FOUND:
         await _wait_for_the_end_of_others(surveyed, etcd)
         compare = Compare(keys.CLUSTER, surveyed.mod_revision)
@@ -172,10 +185,7 @@ async def perform(
     _, revision = await etcd.get(keys.CLUSTER)
     leave_account()
     for directory in surveyed.directories:
-        # Of this recovery, for those of before are gone: it took part, and was put back since.
-        is_older = await DirectoryMark(etcd, directory.node_id).is_above(NOTHING_SEEN)
-        seen = NOTHING_SEEN if is_older else revision
-        save_remembered(directory.disk, _memory(directory, surveyed.cluster, etcd_id, seen))
+        save_remembered(directory.disk, _memory(directory, surveyed.cluster, etcd_id, revision))
 
 
 async def _write_topics(etcd: Etcd, plan: Plan) -> None:
@@ -215,6 +225,32 @@ async def _wait_for_the_end_of_others(surveyed: Survey, etcd: Etcd) -> None:
 
 
 # ------------------------------------------------------------------------------------------- facts
+
+
+def _is_older(directory: DataDirectory, listed: Sequence[KeyValue]) -> bool:
+    """By what etcd still knows of it."""
+    key = keys.directory_key(directory.node_id)
+    marks = (keys.directory_value(kv.value) for kv in listed if kv.key == key)
+    return any(was_put_back(mark, directory.remembered.noted) for mark in marks)
+
+
+def _renamed(directory: DataDirectory) -> DataDirectory:
+    """No replica of it is what was in sync, so none is intact."""
+    replicas = [
+        dataclasses.replace(replica, incarnation=fresh_incarnation(os.urandom).hex())
+        if replica.incarnation
+        else replica
+        for replica in directory.replicas
+    ]
+    return dataclasses.replace(directory, replicas=replicas)
+
+
+def _rename(directory: DataDirectory) -> None:
+    """On its disk. Raises OSError."""
+    for replica in directory.replicas:
+        if replica.incarnation:
+            path = directory_of(replica.partition)
+            save_incarnation(directory.disk, path, bytes.fromhex(replica.incarnation))
 
 
 def _require_one_cluster(directories: Sequence[DataDirectory]) -> str:

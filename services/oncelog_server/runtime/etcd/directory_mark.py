@@ -10,7 +10,9 @@ etcd is told, for each node, what its directory has noted:
 
 In this order: whoever finds more in etcd than in the directory has an older state of it. What is
 written in step 2 makes another revision, which step 1 notes next time, so each mark is higher than
-the one before, also where nothing else happens in etcd.
+the one before, also where nothing else happens in etcd. A recovery begins a history of etcd: a mark
+says of which one it is, and is compared with what was noted of that one alone. A process that slept
+through a recovery may leave a mark of before.
 
 Not noticed: a state of the same process run that is younger than two of MARK_EVERY_MS, and a
 directory of which single replicas alone were put back.
@@ -18,7 +20,6 @@ directory of which single replicas alone were put back.
 
 from __future__ import annotations
 
-import contextlib
 from typing import Final
 
 from oncelog_server.runtime.etcd.keys import (
@@ -30,8 +31,10 @@ from oncelog_server.runtime.etcd.keys import (
 )
 from oncelog_server.runtime.etcd.port import Etcd, EtcdUnavailable, Exists, Put
 
-# How often etcd is told. A process tells it when it begins, too.
+# How often etcd is told. A process tells it before it leads, too.
 MARK_EVERY_MS: Final = 30_000
+# ... and again where it did not answer.
+MARK_AGAIN_MS: Final = 1_000
 
 
 class DirectoryMark:
@@ -41,14 +44,27 @@ class DirectoryMark:
         self._etcd = etcd
         self._key = directory_key(node_id)
 
-    async def is_above(self, revision: int) -> bool:
+    async def is_above(self, noted: DirectoryValue) -> bool:
         """Its directory had noted more than this. Raises EtcdUnavailable."""
         mark, _ = await self._etcd.get(self._key)
-        return mark is not None and directory_value(mark.value).revision > revision
+        return mark is not None and _is_above(directory_value(mark.value), noted)
 
-    async def tell(self, revision: int) -> None:
-        """The directory has it, durably. What etcd does not hear now it hears the next time.
-        Nothing goes into an etcd that was wiped: it would be in the way of a recovery."""
-        with contextlib.suppress(EtcdUnavailable):
-            mark = Put(self._key, encode(DirectoryValue(revision)))
-            await self._etcd.txn([Exists(CLUSTER)], [mark])
+    async def tell(self, noted: DirectoryValue) -> bool:
+        """The directory has it, durably. False where etcd did not answer: it may have heard, and
+        may hear it late. Nothing goes into an etcd that was wiped: it would be in the way of a
+        recovery."""
+        try:
+            await self._etcd.txn([Exists(CLUSTER)], [Put(self._key, encode(noted))])
+        except EtcdUnavailable:
+            return False
+        return True
+
+
+def was_put_back(mark: DirectoryValue, noted: DirectoryValue) -> bool:
+    """For a recovery, in which a directory takes part: it is older than the mark, also where it
+    took part in this one before."""
+    return mark.recovery > noted.recovery or _is_above(mark, noted)
+
+
+def _is_above(mark: DirectoryValue, noted: DirectoryValue) -> bool:
+    return mark.recovery == noted.recovery and mark.revision > noted.revision

@@ -30,7 +30,13 @@ import msgspec
 
 from oncelog_server.core.ids import CONTROL_PARTITIONS, BootId
 from oncelog_server.runtime.etcd.directory_mark import DirectoryMark
-from oncelog_server.runtime.etcd.keys import CLUSTER, ClusterValue, cluster_value, encode
+from oncelog_server.runtime.etcd.keys import (
+    CLUSTER,
+    ClusterValue,
+    DirectoryValue,
+    cluster_value,
+    encode,
+)
 from oncelog_server.runtime.etcd.lease_clock import lease_clock_ms
 from oncelog_server.runtime.etcd.port import (
     Compare,
@@ -95,6 +101,11 @@ class Remembered(msgspec.Struct, frozen=True):
     lease_ms: int = 0
     # A key that was written at this revision, and what was written: proof of etcd's history.
     witness: Witness | None = None
+
+    @property
+    def noted(self) -> DirectoryValue:
+        """What etcd may be told of it."""
+        return DirectoryValue(self.revision, self.recovery)
 
 
 class Witness(msgspec.Struct, frozen=True):
@@ -173,7 +184,7 @@ class ClusterIdentity:
         if not await has_history_of(self._etcd, known):
             raise _another_history(known.revision)
         _require_counts(value)
-        if known.cluster_id and await self._mark.is_above(known.revision):
+        if known.cluster_id and await self._mark.is_above(known.noted):
             # Before the file says more: then nothing would tell.
             await self._offload(self._on_older)
         self._revision = max(self._revision, revision)
@@ -214,13 +225,14 @@ class ClusterIdentity:
         self._boot_id = boot_id.hex()
         await self._write_if_it_can()
 
-    async def mark(self) -> None:
-        """Tells etcd what this directory has noted: all that was seen, if its disk takes writes."""
+    async def mark(self) -> bool:
+        """Tells etcd what this directory has noted: all that was seen, if its disk takes writes.
+        False where etcd did not answer."""
         if self._writing is None and self._revision != self._remembered.revision:
             self._writing = asyncio.get_running_loop().create_task(self._write_revision())
         if self._writing is not None:
             await asyncio.wait([self._writing])
-        await self._mark.tell(self._remembered.revision)
+        return await self._mark.tell(self._remembered.noted)
 
     def observe(self, record: KeyValue | None, revision: int, *, at_least: int) -> None:
         """Judges the answer of a linearizable read of the cluster record. `at_least` is `revision`
@@ -370,8 +382,8 @@ def load_remembered(disk: Disk) -> Remembered:
     except msgspec.DecodeError as error:
         raise ValueError(
             f"{FILE} in the data directory is damaged ({error}); it says which etcd the data "
-            "belongs to. Restore it from a backup of the directory, or remove it if you are sure "
-            "that etcd was neither replaced nor restored"
+            "belongs to. Remove it if you are sure that etcd was neither replaced nor restored, "
+            "and that this directory is not from a backup; do not put an older one in its place"
         ) from error
     finally:
         file.close()

@@ -136,6 +136,8 @@ class DirectoryValue(msgspec.Struct, frozen=True):
 
     # Of etcd, the highest that the directory had noted.
     revision: int
+    # Recoveries of the cluster by then: revisions of others are not to be compared.
+    recovery: int = 0
 
 
 class CreatingValue(msgspec.Struct, frozen=True):

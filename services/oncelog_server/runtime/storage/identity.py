@@ -65,12 +65,22 @@ def read_incarnation(disk: Disk, directory: str) -> bytes | None:
 
 def take_incarnation(disk: Disk, directory: str, random_bytes: Callable[[int], bytes]) -> bytes:
     """A fresh one, durable. "A fresh UUID at every damage": a second one reuses no trusted name."""
+    fresh = fresh_incarnation(random_bytes)
+    save_incarnation(disk, directory, fresh)
+    return fresh
+
+
+def fresh_incarnation(random_bytes: Callable[[int], bytes]) -> bytes:
     raw = bytearray(random_bytes(UUID_BYTES))
     # RFC 9562: version 4, variant 10.
     raw[6] = raw[6] & 0x0F | 0x40
     raw[8] = raw[8] & 0x3F | 0x80
-    disk.replace_file(f"{directory}/{INCARNATION_FILE}", encode_incarnation(bytes(raw)))
     return bytes(raw)
+
+
+def save_incarnation(disk: Disk, directory: str, uuid: bytes) -> None:
+    """Durable at return. Raises OSError."""
+    disk.replace_file(f"{directory}/{INCARNATION_FILE}", encode_incarnation(uuid))
 
 
 def sealed(slot: bytes) -> bytes:
