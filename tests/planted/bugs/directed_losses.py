@@ -98,12 +98,12 @@ BUGS: Final = (
         "wiped-etcd-taken-for-a-new-one",
         "I18: an etcd without the cluster's record, and without what was seen, is refused",
         (
-            Edit(f"{_IDENTITY}.observe", "if revision < at_least:", "if False:"),
+            Edit(f"{_IDENTITY}._judge", "if revision < at_least:", "if False:"),
             Edit(
-                f"{_IDENTITY}.observe", "if record is None:", "if record is None and not at_least:"
+                f"{_IDENTITY}._judge", "if record is None:", "if record is None and not at_least:"
             ),
             Edit(
-                f"{_IDENTITY}.observe",
+                f"{_IDENTITY}._judge",
                 "value = cluster_value(record.value)",
                 "if record is None:\n"
                 "            return\n"

@@ -12,7 +12,7 @@ BUGS: Final = (
         "I18: an etcd whose revision went back is refused: it gives epochs out again",
         (
             Edit(
-                "oncelog_server.runtime.etcd.identity:ClusterIdentity.observe",
+                "oncelog_server.runtime.etcd.identity:ClusterIdentity._judge",
                 "if revision < at_least:",
                 "if False:",
             ),

@@ -386,7 +386,7 @@ BUGS: Final = (
         "an etcd with a revision below the highest seen is refused",
         (
             Edit(
-                "oncelog_server.runtime.etcd.identity:ClusterIdentity.observe",
+                "oncelog_server.runtime.etcd.identity:ClusterIdentity._judge",
                 "if revision < at_least:",
                 "if False:",
             ),
