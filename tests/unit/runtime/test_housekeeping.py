@@ -39,6 +39,7 @@ def test_free_space_is_looked_at_while_thousands_note_what_is_synced() -> None:
         "tails": SimpleNamespace(bytes=0),
         "catch_up": SimpleNamespace(used_bytes=0),
         "hints": SimpleNamespace(tell=forever),
+        "mark": forever,
         "reporter": SimpleNamespace(gauge=nothing),
     }
 
