@@ -10,7 +10,7 @@ import asyncio
 import itertools
 from typing import Final
 
-from oncelog.aio import Log, connect
+from oncelog.aio import Consumer, Log, TransactionalProducer, connect
 from oncelog.batch import Record
 from oncelog_server.core.ids import partition_of_name
 
@@ -37,11 +37,16 @@ class Witness:
         self._task: asyncio.Task[int] | None = None
 
     async def start(self) -> None:
-        """Returns when its topics stand."""
+        """Returns when its topics stand, and it is the member of its group: what comes then may
+        take a machine that has much else to do for longer than anybody waits to be let in."""
         log = connect(self._bootstrap)
         for topic in (TOPIC_IN, TOPIC_OUT):
             await log.admin.create_topic(topic, partitions=2)
-        self._task = asyncio.create_task(self._work(log))
+        producer = await log.transactional_producer(name_in(CONTROL_PARTITION, "witness"))
+        consumer = await log.consumer(
+            [TOPIC_IN], start="earliest", group=name_in(CONTROL_PARTITION, "witnesses")
+        )
+        self._task = asyncio.create_task(self._work(log, producer, consumer))
 
     async def finish(self) -> int:
         """How many rounds it made. Raises what it met, and where records are missing or twice."""
@@ -49,11 +54,7 @@ class Witness:
         self._stopping = True
         return await self._task
 
-    async def _work(self, log: Log) -> int:
-        producer = await log.transactional_producer(name_in(CONTROL_PARTITION, "witness"))
-        consumer = await log.consumer(
-            [TOPIC_IN], start="earliest", group=name_in(CONTROL_PARTITION, "witnesses")
-        )
+    async def _work(self, log: Log, producer: TransactionalProducer, consumer: Consumer) -> int:
         plain = await log.producer()
         rounds = 0
         while not self._stopping:
