@@ -115,8 +115,10 @@ class Day:
         topics = [name for name in self.plan.partitions if name not in self.unrecorded]
         self.seen = await client.log.read_everything(topics)
         # Its positions are those of the journal, whose last ones may be no records: it ends where
-        # nothing comes.
-        uncommitted = await client.log.consumer(topics, isolation="uncommitted")
+        # nothing comes. Retention may delete what it is about to read.
+        uncommitted = await client.log.consumer(
+            topics, isolation="uncommitted", if_deleted="earliest"
+        )
         while await uncommitted.poll(SILENT_S) is not None:
             pass
         for group, read in self.groups.items():
