@@ -211,7 +211,7 @@ def test_i25_a_machine_whose_disk_is_as_it_was_once_counts_for_nothing_that_it_l
 
 def test_i5_nothing_is_missing_after_etcd_was_lost_and_rebuilt() -> None:
     """It is wiped, or an older one comes back. Nobody accepts a loss."""
-    for seed in (1, 4, 26):
+    for seed in (1, 2, 26):
         plan = dataclasses.replace(three_replicas(seed), faults=(LOST_ETCD,))
         told = run_plan(plan, seed)
         assert told.report.clean, str(told.report)
@@ -231,7 +231,7 @@ def test_i26_blocks_that_rot_or_are_lost_are_refused_and_never_served_otherwise(
     """In days of three nodes and replicas. All that was acknowledged is read; who leads without it
     is copied anew, and a follower refuses what it lacks."""
     reached: set[str] = set()
-    for seed in (24, 40):
+    for seed in (12, 20):
         plan = dataclasses.replace(three_replicas(seed), faults=(ROTTEN_BLOCKS,), trouble_s=6.0)
         told = run_plan(plan, seed)
         assert told.report.clean, str(told.report)
