@@ -8,6 +8,23 @@ from tests.planted.planting import Bug, Edit, unit
 
 BUGS: Final = (
     Bug(
+        "timers-meet-a-failed-journal",
+        "I29: what a disk says reaches nobody who submits; a write that failed is a step down",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.leading:Leadership.submit",
+                "if not self._journal.takes_frames:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_driver",
+                "test_i29_who_comes_between_a_failed_write_and_the_step_down_is_sent_elsewhere",
+            ): "nobody who submits catches what a disk says"
+        },
+    ),
+    Bug(
         "failed-syncfs-ignored",
         "I25: acknowledged means synced",
         (

@@ -234,6 +234,22 @@ def test_a_failed_sync_ends_the_epoch_and_its_bytes_are_gone() -> None:
     story(tell)
 
 
+def test_i29_who_comes_between_a_failed_write_and_the_step_down_is_sent_elsewhere() -> None:
+    """The disk's thread has marked the journal, and the loop has not heard of it: timers submit
+    then, too, and nobody would catch what a disk says."""
+
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        bench.driver.journal.mark_failed()
+        end = bench.driver.log_end
+        with pytest.raises((NotLeader, OSError)) as told:
+            bench.driver.submit(Add(1))
+        assert isinstance(told.value, NotLeader), "nobody who submits catches what a disk says"
+        assert bench.driver.log_end == end
+
+    story(tell)
+
+
 def test_snapshots_hold_only_what_is_durable() -> None:
     async def tell(bench: Bench) -> None:
         await bench.lead()

@@ -43,7 +43,7 @@ from oncelog_server.runtime.replica.trimming import Trimming
 from oncelog_server.runtime.storage.frames import encoded_bytes, require_size
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.target import Lead
-from oncelogpb.errors import CorruptLog, Unavailable
+from oncelogpb.errors import CorruptLog, NotLeader, Unavailable
 
 # A clock that is so much behind what a journal has seen is told to operators.
 CLOCK_BEHIND_MS: Final = 60_000
@@ -306,6 +306,9 @@ class Leadership:
         decision = self.machine.decide(command, self._around.clock.now())
         if decision.records:
             self.followers.require_enough()
+            if not self._journal.takes_frames:
+                # The disk's thread found out, and the step down is due: nothing was appended.
+                raise NotLeader(f"a write failed at the leader of partition {self._partition}")
             self._append_all(decision.records)
         end = self._journal.log_end
         return self._replies.park(decision, end=end, high_watermark=self._hw)

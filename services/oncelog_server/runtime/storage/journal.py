@@ -135,13 +135,14 @@ class Journal:
 
     # ------------------------------------------------------------------------------------ append
 
-    def append(self, frame: Frame, *, epoch: int, time_ms: int, skip_to: int | None = None) -> At:
-        """Gives the frame its place, in memory. Call GroupCommit.wrote next.
+    @property
+    def takes_frames(self) -> bool:
+        return not (self._failed or self._closed)
 
-        `skip_to`: the offset that an EPOCH_START jumps ahead to. Raises TooLarge, or OSError when
-        an earlier write failed.
-        """
-        if self._failed or self._closed:
+    def append(self, frame: Frame, *, epoch: int, time_ms: int, skip_to: int | None = None) -> At:
+        """Gives the frame its place, in memory. Call GroupCommit.wrote next. `skip_to`: the offset
+        that an EPOCH_START jumps ahead to. Raises TooLarge, or OSError when a write failed."""
+        if not self.takes_frames:
             raise OSError(EIO, "the journal takes no frames: a write failed, or it is closed")
         offset = self.log_end if skip_to is None else skip_to
         require_order(frame, epoch, offset, last_epoch=self.last_epoch, log_end=self.log_end)
@@ -166,7 +167,7 @@ class Journal:
         Raises CopyRefused where they are not what comes next here, or not what was sent,
         UnknownFrame, and OSError when an earlier write failed.
         """
-        if self._failed or self._closed:
+        if not self.takes_frames:
             raise OSError(EIO, "the journal takes no frames: a write failed, or it is closed")
         place = Place(0, self.log_end, self.last_epoch, self.last_time_ms)
         copied = list(copied_frames(frames, place, epoch=epoch))
