@@ -179,16 +179,20 @@ def three_replicas(seed: int) -> Plan:
     )
 
 
-def test_i5_nothing_is_lost_with_the_disks_of_a_day_one_after_the_other() -> None:
-    """All roles have three nodes, all partitions three replicas; disks of any role are lost."""
+def days_of_disks(fault: str) -> Counter[str]:
+    """Three of them: in how many each moment came about."""
     reached: Counter[str] = Counter()
     for seed in (1, 2, 3):
-        plan = dataclasses.replace(
-            three_replicas(seed), faults=(LOST_DISK, "power"), trouble_s=10.0
-        )
+        plan = dataclasses.replace(three_replicas(seed), faults=(fault, "power"), trouble_s=10.0)
         told = run_plan(plan, seed)
         assert told.report.clean, str(told.report)
         reached.update(told.reached[MOMENT])
+    return reached
+
+
+def test_i5_nothing_is_lost_with_the_disks_of_a_day_one_after_the_other() -> None:
+    """All roles have three nodes, all partitions three replicas; disks of any role are lost."""
+    reached = days_of_disks(LOST_DISK)
     assert reached[DISK_LOST] >= 2
     assert reached[NEW_JOINED]
     assert reached[LEADER_MOVED]
@@ -197,14 +201,7 @@ def test_i5_nothing_is_lost_with_the_disks_of_a_day_one_after_the_other() -> Non
 def test_i25_a_machine_whose_disk_is_as_it_was_once_counts_for_nothing_that_it_lacks() -> None:
     """Its process held more when it was in sync, under the same name. Disks of any role come back
     from a backup, one after the other; nothing is lost with what they held since (I5)."""
-    reached: Counter[str] = Counter()
-    for seed in (1, 2, 3):
-        plan = dataclasses.replace(
-            three_replicas(seed), faults=(OLDER_DISK, "power"), trouble_s=10.0
-        )
-        told = run_plan(plan, seed)
-        assert told.report.clean, str(told.report)
-        reached.update(told.reached[MOMENT])
+    reached = days_of_disks(OLDER_DISK)
     assert reached[DISK_OLDER] >= 2
     assert reached[NEW_JOINED]
 
