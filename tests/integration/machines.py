@@ -3,7 +3,7 @@ them: they live, burn down, run from a backup. Whoever is gone is killed by its 
 folder.
 
     with three_copies(tmp_path) as machines:
-        with Writer(machines, "payer") as writer:
+        with machines.writer("payer") as writer:
             writer.wrote(20)
             machines.burn("a", "b")
 """
@@ -15,18 +15,16 @@ import json
 import os
 import shutil
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import oncelog
 from oncelog_server.cli.processes import Service
 from oncelog_server.core.roles import ROLES
 from oncelog_server.runtime.loopback_ports import free_ports
-from oncelogpb import errors
 from tests.integration.cluster import make_etcd, until
 from tests.integration.shell import Shell
+from tests.integration.writing import Writer
 
 TOPIC = "payments"
 PARTITIONS = 2
@@ -84,21 +82,17 @@ class Machines(Shell):
 
     def burn(self, *names: str) -> None:
         """All at once."""
-        services = [self._services.pop(name) for name in names]
-        for service in services:
-            os.kill(service.pid or 0, signal.SIGKILL)
-        for name, service in zip(names, services, strict=True):
-            service.stop()
+        self.kill(*names)
+        for name in names:
+            del self._services[name]
             shutil.rmtree(self._data_of(name))
         self.bootstrap = ",".join(service.address for service in self._services.values())
 
     def empty(self, name: str) -> None:
         """Its logs are gone; it is the same node, and runs again."""
-        service = self._services[name]
-        os.kill(service.pid or 0, signal.SIGKILL)
-        service.stop()
+        self.kill(name)
         shutil.rmtree(self._data_of(name) / "partitions")
-        service.start()
+        self.start(name)
 
     def kill(self, *names: str) -> None:
         """All at once."""
@@ -118,6 +112,10 @@ class Machines(Shell):
     def put_back(self, name: str, backup: Path) -> None:
         shutil.rmtree(self._data_of(name))
         shutil.copytree(backup, self._data_of(name))
+
+    def writer(self, name: str) -> Writer:
+        """To all partitions of the topic."""
+        return Writer(self.bootstrap, name, TOPIC, PARTITIONS, timeout_ms=5_000)
 
     def events(self, name: str) -> str:
         return (self._folder / name / "log").read_text()
@@ -158,46 +156,6 @@ def all_in_sync(machines: Machines, nodes: set[str]) -> bool:
         one["leader_node"] and len(one["isr"]) == 3 and set(one["replicas"]) <= nodes
         for one in found
     )
-
-
-class Writer:
-    """A transaction over all partitions after the other, and the group's position with it: what
-    was acknowledged, and what was merely tried."""
-
-    def __init__(self, machines: Machines, name: str) -> None:
-        self._bootstrap, self._name = machines.bootstrap, name
-        self._over = threading.Event()
-        self.acknowledged: list[str] = []
-        self.tried: list[str] = []
-        self._task = threading.Thread(target=self._write)
-
-    def __enter__(self) -> Writer:
-        self._task.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._over.set()
-        self._task.join()
-
-    def wrote(self, count: int) -> None:
-        goal = len(self.acknowledged) + count
-        until(lambda: len(self.acknowledged) >= goal, f"{count} records are acknowledged")
-
-    def _write(self) -> None:
-        turn = 0
-        with oncelog.connect(self._bootstrap, timeout_ms=5_000) as log:
-            producer = log.transactional_producer(self._name)
-            while not self._over.wait(0.02):
-                turn += 1
-                values = [f"{self._name}/{turn}/{number}" for number in range(PARTITIONS)]
-                self.tried += values
-                with contextlib.suppress(errors.OncelogError):
-                    with producer.transaction() as tx:
-                        for number, value in enumerate(values):
-                            tx.send(TOPIC, value.encode(), partition=number)
-                    self.acknowledged += values
-            with contextlib.suppress(errors.OncelogError):
-                producer.close()
 
 
 def values(machines: Machines) -> list[str]:

@@ -5,17 +5,15 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import oncelog
-from oncelogpb import errors
 from tests.integration.cluster import until
 from tests.integration.up import Up, children_of, up_over
+from tests.integration.writing import Writer
 
 pytestmark = pytest.mark.integration
 
@@ -32,39 +30,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def up(folder: Path) -> Iterator[Up]:
     with up_over(folder, "--nodes=3") as made:
         yield made
-
-
-class Writer:
-    """Writes a transaction over all partitions after the other, and notes what is acknowledged."""
-
-    def __init__(self, up: Up) -> None:
-        self._up = up
-        self._over = threading.Event()
-        self.acknowledged: list[str] = []
-        self._task = threading.Thread(target=self._write)
-
-    def __enter__(self) -> Writer:
-        self._task.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._over.set()
-        self._task.join()
-
-    def _write(self) -> None:
-        turn = 0
-        with oncelog.connect(self._up.bootstrap) as log:
-            producer = log.transactional_producer("payer")
-            while not self._over.wait(0.02):
-                turn += 1
-                try:
-                    with producer.transaction() as tx:
-                        for number in range(PARTITIONS):
-                            tx.send(TOPIC, f"{turn}/{number}".encode(), partition=number)
-                except errors.OncelogError:
-                    continue
-                self.acknowledged += [f"{turn}/{number}" for number in range(PARTITIONS)]
-            producer.close()
 
 
 def node_of(folder: Path, name: str) -> str:
@@ -95,7 +60,7 @@ def values(up: Up) -> list[str]:
 def test_i5_replicas_move_while_records_are_written(up: Up, folder: Path) -> None:
     one, two, three = (node_of(folder, f"partition_leader{which}") for which in ("", "-2", "-3"))
     up.ask("topic", "create", TOPIC, f"--partitions={PARTITIONS}", "--replication-factor=1")
-    with Writer(up) as writer:
+    with Writer(up.bootstrap, "payer", TOPIC, PARTITIONS, timeout_ms=30_000) as writer:
         until(lambda: len(writer.acknowledged) > 30, "it writes")
         up.ask("topic", "reassign", TOPIC, "--replication-factor=3")
         assert all(len(part["replicas"]) == len(part["isr"]) == 3 for part in described(up))

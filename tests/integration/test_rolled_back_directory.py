@@ -10,7 +10,6 @@ import pytest
 from tests.integration.cluster import until
 from tests.integration.machines import (
     Machines,
-    Writer,
     all_in_sync,
     three_copies,
     values,
@@ -31,14 +30,14 @@ def test_i25_a_machine_from_a_backup_does_not_lead_without_what_it_lacks(tmp_pat
     from the others what they hold."""
     with three_copies(tmp_path) as machines:
         nodes = {machines.node(name) for name in "abc"}
-        with Writer(machines, "early") as writer:
+        with machines.writer("early") as writer:
             writer.wrote(10)
             machines.kill("a")
             backup = machines.back_up("a")
             machines.start("a")
             writer.wrote(10)
         until(lambda: all_in_sync(machines, nodes), "three copies of everything")
-        with Writer(machines, "late") as late:
+        with machines.writer("late") as late:
             late.wrote(20)
         machines.kill("a", "b", "c")
         machines.put_back("a", backup)

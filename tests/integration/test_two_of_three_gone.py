@@ -19,7 +19,6 @@ from tests.integration.machines import (
     PARTITIONS,
     TOPIC,
     Machines,
-    Writer,
     all_in_sync,
     three_copies,
     values,
@@ -79,7 +78,7 @@ def test_i5_two_of_three_burn_down_and_the_third_is_in_sync(machines: Machines) 
     """Nothing is lost, and nothing has to be forced: it leads by itself, and waits for copies."""
     gone = [machines.node(name) for name in "ab"]
     commit(machines, 7)
-    with Writer(machines, "payer") as writer:
+    with machines.writer("payer") as writer:
         writer.wrote(20)
         machines.burn("a", "b")
     until(lambda: not offline(machines), "the third leads everything")
@@ -103,13 +102,13 @@ def test_i5_two_of_three_burn_down_and_the_third_is_in_sync(machines: Machines) 
 
 def test_i5_two_of_three_burn_down_and_the_third_goes_on_alone(machines: Machines) -> None:
     """There are no new machines yet: with one copy of everything it takes writes at once."""
-    with Writer(machines, "payer") as writer:
+    with machines.writer("payer") as writer:
         writer.wrote(20)
         machines.burn("a", "b")
     until(lambda: not offline(machines), "the third leads everything")
     places = (TOPIC, *CONTROL)
     machines.ask("topic", "reassign", *places, f"--to={machines.node('c')}", WAIT)
-    with Writer(machines, "alone") as alone:
+    with machines.writer("alone") as alone:
         alone.wrote(10)
     acknowledged = {*writer.acknowledged, *alone.acknowledged}
     wait_for(machines, acknowledged)
@@ -126,7 +125,7 @@ def test_i5_two_of_three_burn_down_and_the_third_is_behind(machines: Machines) -
     gone = [machines.node(name) for name in "ab"]
     third = machines.node("c")
     commit(machines, 7)
-    with Writer(machines, "payer") as writer:
+    with machines.writer("payer") as writer:
         writer.wrote(20)
         kept = list(writer.acknowledged)
         machines.freeze("c")
@@ -164,7 +163,7 @@ def test_i5_of_one_that_is_behind_and_one_that_is_empty_the_first_is_proposed(
     """One burns down, the logs of the other one in sync are lost. With two that run there are two
     copies at once."""
     empty, behind = machines.node("b"), machines.node("c")
-    with Writer(machines, "payer") as writer:
+    with machines.writer("payer") as writer:
         writer.wrote(20)
         kept = list(writer.acknowledged)
         machines.freeze("c")
@@ -185,7 +184,7 @@ def test_i5_of_one_that_is_behind_and_one_that_is_empty_the_first_is_proposed(
     assert offline(machines) == everything()
     machines.ask("cluster", "unclean-elect", *places, "--accept-loss")
     wait_for(machines, set(kept))
-    with Writer(machines, "successor") as successor:
+    with machines.writer("successor") as successor:
         successor.wrote(10)
     wait_for(machines, {*kept, *successor.acknowledged})
 
@@ -208,7 +207,7 @@ def only_two_in_sync(machines: Machines) -> bool:
 
 def goes_on(machines: Machines, *, before: list[str], committed: int) -> None:
     """Transactions, groups, and what was there."""
-    with Writer(machines, "successor") as writer:
+    with machines.writer("successor") as writer:
         writer.wrote(10)
     wait_for(machines, {*before, *writer.acknowledged})
     positions = {

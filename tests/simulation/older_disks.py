@@ -31,9 +31,7 @@ async def bring_older_disk(trouble: Trouble) -> None:
     async with trouble.taken(1) as names:
         for name in names:
             await trouble.world.lose_power(name, trouble.random.choice(list(Tear)))
-            machine = trouble.world.machines[name]
-            backup = machine.disk.copied()
-            machine.disk = machine.disk.reopen()
+            backup = trouble.world.machines[name].disk.copied()
             await trouble.up([name])
             if await _is_known_to_hold_more(trouble, name, backup):
                 await asyncio.sleep(trouble.random.choice(OLDER_BY_S))
@@ -61,7 +59,7 @@ async def _bring_back(trouble: Trouble, name: str, backup: FakeDisk, fallen: lis
     world.copies.lost(name)
     for one in (name, *fallen):
         await world.lose_power(one, Tear.NOTHING)
-    world.machines[name].disk = backup.reopen()
+    world.machines[name].disk = backup
     await trouble.up([name])
     if fallen:
         await asyncio.sleep(trouble.random.choice(FIRST_BY_S))

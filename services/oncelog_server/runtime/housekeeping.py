@@ -11,6 +11,7 @@ from typing import Any, Final
 from oncelog_server.core.ports import Reporter
 from oncelog_server.runtime.etcd.cluster_view import ClusterView
 from oncelog_server.runtime.etcd.directory_mark import MARK_AGAIN_MS, MARK_EVERY_MS
+from oncelog_server.runtime.etcd.port import EtcdUnavailable
 from oncelog_server.runtime.etcd.topics import EtcdTopics
 from oncelog_server.runtime.free_space import FreeSpace
 from oncelog_server.runtime.handing_over import HandingOver
@@ -43,7 +44,7 @@ class Housekeeping:
         tails: TailBudget,
         catch_up: Room,
         hints: Hints,
-        mark: Callable[[], Awaitable[bool]],
+        mark: Callable[[], Awaitable[None]],
         reporter: Reporter,
         tick_ms: int,
     ) -> None:
@@ -113,7 +114,11 @@ class Housekeeping:
         pause_ms = MARK_EVERY_MS
         while True:
             await asyncio.sleep(pause_ms / 1000)
-            pause_ms = MARK_EVERY_MS if await self._mark() else MARK_AGAIN_MS
+            try:
+                await self._mark()
+                pause_ms = MARK_EVERY_MS
+            except EtcdUnavailable:
+                pause_ms = MARK_AGAIN_MS
 
     async def _free_names(self) -> None:
         """Beside the housekeeping: it waits for etcd."""

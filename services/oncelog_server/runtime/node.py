@@ -192,8 +192,7 @@ class Node:
             lambda view: any(node.boot_id == self.boot_id for node in view.nodes()),
             timeout_ms=JOIN_TIMEOUT_MS,
         )
-        if not await identity.mark():
-            raise EtcdUnavailable("etcd did not hear what this data directory has noted")
+        await identity.mark()
         self._control = ControlPartitions(
             outside.etcd,
             view,

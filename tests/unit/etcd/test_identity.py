@@ -16,6 +16,7 @@ from oncelog_server.runtime.etcd.identity import (
     REMEMBER_EVERY_MS,
     ClusterIdentity,
     ClusterSettings,
+    Offload,
 )
 from oncelog_server.runtime.etcd.keys import CLUSTER, ClusterValue, encode
 from oncelog_server.runtime.etcd.memory import MemoryEtcd
@@ -50,6 +51,7 @@ def identity(
     etcd: MemoryEtcd,
     seed: bytes = b"1",
     on_older: Callable[[], None] = never,
+    offload: Offload = at_once,
 ) -> ClusterIdentity:
     return ClusterIdentity(
         disk,
@@ -57,7 +59,7 @@ def identity(
         node_id="node",
         on_older=on_older,
         random_bytes=lambda size: seed * size,
-        offload=at_once,
+        offload=offload,
         now_ms=loop_ms,
     )
 
@@ -192,15 +194,7 @@ def test_writes_of_the_memory_never_overlap_and_lose_nothing(world: World, tmp_p
             writing -= 1
 
         for boot in (b"1", b"2"):
-            own = ClusterIdentity(
-                disk,
-                etcd,
-                node_id="node",
-                on_older=never,
-                random_bytes=lambda size: b"r" * size,
-                offload=slowly,
-                now_ms=loop_ms,
-            )
+            own = identity(disk, etcd, offload=slowly)
             # A restart judges etcd, which remembers the revision in the background, and joins.
             joining = asyncio.create_task(own.join(ClusterSettings()))
             await asyncio.sleep(1)
@@ -346,15 +340,7 @@ def test_what_could_not_be_written_is_written_later(world: World, tmp_path: Path
                 raise OSError(28, "no space")
             work()
 
-        own = ClusterIdentity(
-            RealDisk(tmp_path),
-            etcd,
-            node_id="node",
-            on_older=never,
-            random_bytes=lambda size: b"r" * size,
-            offload=offload,
-            now_ms=loop_ms,
-        )
+        own = identity(RealDisk(tmp_path), etcd, offload=offload)
         await own.join(ClusterSettings())
         await asyncio.sleep(2)
         full = True

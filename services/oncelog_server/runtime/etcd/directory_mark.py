@@ -29,7 +29,7 @@ from oncelog_server.runtime.etcd.keys import (
     directory_value,
     encode,
 )
-from oncelog_server.runtime.etcd.port import Etcd, EtcdUnavailable, Exists, Put
+from oncelog_server.runtime.etcd.port import Etcd, Exists, Put
 
 # How often etcd is told. A process tells it before it leads, too.
 MARK_EVERY_MS: Final = 30_000
@@ -49,15 +49,10 @@ class DirectoryMark:
         mark, _ = await self._etcd.get(self._key)
         return mark is not None and _is_above(directory_value(mark.value), noted)
 
-    async def tell(self, noted: DirectoryValue) -> bool:
-        """The directory has it, durably. False where etcd did not answer: it may have heard, and
-        may hear it late. Nothing goes into an etcd that was wiped: it would be in the way of a
-        recovery."""
-        try:
-            await self._etcd.txn([Exists(CLUSTER)], [Put(self._key, encode(noted))])
-        except EtcdUnavailable:
-            return False
-        return True
+    async def tell(self, noted: DirectoryValue) -> None:
+        """The directory has it, durably. Nothing goes into an etcd that was wiped: it would be in
+        the way of a recovery. Raises EtcdUnavailable: it may have heard, and may hear it late."""
+        await self._etcd.txn([Exists(CLUSTER)], [Put(self._key, encode(noted))])
 
 
 def was_put_back(mark: DirectoryValue, noted: DirectoryValue) -> bool:

@@ -225,14 +225,14 @@ class ClusterIdentity:
         self._boot_id = boot_id.hex()
         await self._write_if_it_can()
 
-    async def mark(self) -> bool:
+    async def mark(self) -> None:
         """Tells etcd what this directory has noted: all that was seen, if its disk takes writes.
-        False where etcd did not answer."""
+        Raises EtcdUnavailable."""
         if self._writing is None and self._revision != self._remembered.revision:
             self._writing = asyncio.get_running_loop().create_task(self._write_revision())
         if self._writing is not None:
             await asyncio.wait([self._writing])
-        return await self._mark.tell(self._remembered.noted)
+        await self._mark.tell(self._remembered.noted)
 
     def observe(self, record: KeyValue | None, revision: int, *, at_least: int) -> None:
         """Judges the answer of a linearizable read of the cluster record. `at_least` is `revision`

@@ -197,7 +197,7 @@ class Journal:
     def take_writes(self) -> tuple[list[Write], int]:
         """What the disk was not given yet, and the log end that it leads to; mark_synced, or
         mark_failed, follows in the same order. Raises OSError where a file cannot be made."""
-        if self._failed or self._closed:
+        if not self.takes_frames:
             return [], self.log_end
         return self._unwritten.take(), self.log_end
 
