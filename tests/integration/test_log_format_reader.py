@@ -50,7 +50,7 @@ def test_the_page_of_the_log_format_tells_what_consumers_are_shown(cluster: Clus
             log.admin.create_topic(name, partitions=1, configs=configs)
             folders[name] = folder_of(log, cluster.data_of(PARTITION_LEADER), name)
         with log.transactional_producer() as held:
-            tx = held.transaction()
+            tx = held.transaction(wait="visible")
             with tx:
                 send(tx, random.Random(1), 20)
                 tx.flush()
@@ -95,11 +95,11 @@ def require_of_all_kinds(found: dict[str, Directory]) -> None:
 
 
 def write(log: oncelog.Log, chance: random.Random) -> None:
-    """Transactions of all kinds, plain records between them."""
+    """Transactions of all kinds, plain records between them. All can be read when it returns."""
     packed = log.producer(compression="zstd")
     with log.transactional_producer() as producer, log.producer() as plain, packed:
         for number in range(ROUNDS):
-            tx = producer.transaction()
+            tx = producer.transaction(wait="visible")
             with tx:
                 send(tx, chance, chance.choice(SIZES))
                 if chance.random() < 0.3:
