@@ -3,7 +3,6 @@ executors killed in the middle of a batch."""
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.spark import held_sink
-from tests.spark.chaos.driver import of_session
+from tests.spark.chaos.driver import of_session, send
 from tests.spark.conftest import Lab, numbers
 
 pytestmark = pytest.mark.spark
@@ -65,15 +64,13 @@ def test_i34_an_overtaken_attempt_and_killed_executors_repeat_nothing_and_lose_n
         executors = [
             pid for pid, line in of_session(job.pid) if "CoarseGrainedExecutorBackend" in line
         ]
-        for pid in executors:
-            os.kill(pid, signal.SIGKILL)
+        send(signal.SIGKILL, executors)
         assert executors, "there are executors to kill"
         until(lambda: job.poll() is not None, "the second copy ends")
         assert job.returncode == 0, (lab.folder / "job.log").read_text()
         require_once(lab, crashed, again)
     finally:
-        for pid, _ in of_session(job.pid):
-            os.kill(pid, signal.SIGKILL)
+        send(signal.SIGKILL, [pid for pid, _ in of_session(job.pid)])
         job.wait()
 
 

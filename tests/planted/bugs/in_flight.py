@@ -9,6 +9,7 @@ from tests.planted.planting import Bug, Edit, unit
 FILE: Final = "client/test_in_flight"
 LARGE: Final = "client/test_in_flight_large"
 EDGES: Final = "client/test_in_flight_edges"
+TOLD: Final = "client/test_in_flight_told"
 LINE: Final = "oncelog.aio.line:Line"
 TRANSACTION: Final = "oncelog.aio.transactions:Transaction"
 
@@ -98,7 +99,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog.aio.feeding:Feeding.feeds",
-                "if sent_back is not None:",
+                "if self._sent_back is not None:",
                 "if False:",
             ),
         ),
@@ -162,9 +163,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog.aio.line:Line._take_back",
-                "        finally:\n"
-                "            # Whatever fails here: nobody waits for them for ever.\n"
-                "            self._end(flights, told)",
+                "        finally:\n            self._end(flights, told)",
                 "        finally:\n            pass\n        self._end(flights, told)",
             ),
         ),
@@ -358,6 +357,112 @@ BUGS: Final = (
             unit(
                 EDGES, "test_i20_who_is_cancelled_while_it_asks_what_was_begun_registers_anew"
             ): "nobody knows of it any more",
+        },
+    ),
+    Bug(
+        "waited-for-ever-behind-a-fault-of-one-that-landed",
+        "whatever fails while one is taken in as committed: who waits for it hears of its end",
+        (
+            Edit(
+                f"{LINE}._land",
+                "        finally:\n"
+                "            # Whatever fails here, as below: nobody waits for it for ever.\n"
+                "            self._over(flight)",
+                "        finally:\n            pass\n        self._over(flight)",
+            ),
+        ),
+        {
+            unit(
+                TOLD, "test_whatever_fails_when_one_is_decided_nobody_waits_for_ever[has_landed]"
+            ): "they wait for ever",
+        },
+    ),
+    Bug(
+        "refusal-ends-with-the-one-that-was-to-tell-it",
+        "I31: a refusal is told, whatever becomes of the transaction that is filled meanwhile",
+        (
+            Edit(
+                "oncelog.aio.ending:Ending._drop",
+                "if self._untold is not None:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                TOLD,
+                "test_i31_a_refusal_that_the_filled_one_did_not_tell_is_told_by_flush[aborts]",
+            ): "DID NOT RAISE",
+            unit(TOLD, "test_i31_so_it_is_by_the_next_one"): "DID NOT RAISE",
+        },
+    ),
+    Bug(
+        "refusal-behind-an-error-of-its-own",
+        "I31: one that tells what had spoiled it before does not tell the refusal",
+        (
+            Edit(
+                "oncelog.aio.ending:Ending.build_on",
+                "if self._core.spoiled_by is not refused:",
+                "if False:",
+            ),
+            Edit(
+                "oncelog.aio.ending:Ending.build_on",
+                "self._untold = refused",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                TOLD,
+                "test_i31_one_with_an_error_of_its_own_tells_that_and_the_next_one_the_refusal",
+            ): "DID NOT RAISE",
+        },
+    ),
+    Bug(
+        "told-again-by-the-next-one",
+        "a refusal is told once",
+        (
+            Edit(
+                "oncelog.aio.ending:Ending._raises",
+                "self._untold = None",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                TOLD, "test_who_was_told_by_the_filled_one_is_not_told_again[sends]"
+            ): "in flight was not committed",
+        },
+    ),
+    Bug(
+        "sent-back-is-said-once",
+        "I21: a batch of before a refusal is refused until its consumer has given something",
+        (
+            Edit(
+                "oncelog.aio.feeding:Feeding.feeds",
+                "            raise self._sent_back",
+                "            why, self._sent_back = self._sent_back, None\n            raise why",
+            ),
+        ),
+        {
+            unit(
+                TOLD, "test_i21_a_batch_of_before_a_refusal_is_refused_however_often_it_is_tried"
+            ): "it holds what is given again",
+        },
+    ),
+    Bug(
+        "what-was-committed-before-a-refusal-is-forgotten",
+        "I21: another producer waits until what moved these positions last is visible",
+        (
+            Edit(
+                "oncelog._core.positions:Positions.arrived",
+                "ahead.behind.get(partition)",
+                "None",
+            ),
+        ),
+        {
+            unit(
+                TOLD, "test_i21_a_refusal_does_not_forget_the_committed_one_before_it"
+            ): "assert None == After",
         },
     ),
 )

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -98,14 +98,9 @@ class Driver:
         """Its processes of this part that live now."""
         return [pid for pid, command in of_session(self._process.pid) if _is_of(part, command)]
 
-    def signal(self, what: signal.Signals, pids: Sequence[int]) -> None:
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, what)
-
     def end(self) -> None:
         """All of it, also what was stopped or orphaned."""
-        self.signal(signal.SIGKILL, self.pids(Part.ALL))
+        send(signal.SIGKILL, self.pids(Part.ALL))
         self._process.wait()
 
     def wait(self, seconds: float) -> bool:
@@ -132,6 +127,13 @@ def _is_of(part: Part, command: str) -> bool:
         "tests.spark.chaos.job" in command or "org.apache.spark.deploy.SparkSubmit" in command
     )
     return part is (Part.DRIVER if is_driver else Part.WORKERS)
+
+
+def send(what: signal.Signals, pids: Iterable[int]) -> None:
+    """To those that live still."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, what)
 
 
 def of_session(leader: int) -> list[tuple[int, str]]:

@@ -15,7 +15,7 @@ from tests.chaos.faults import Cut, Fault, Kill, Leads, every_fault, most
 from tests.chaos.machines import ETCD, Machine
 from tests.chaos.network import CLIENTS, Network
 from tests.integration.proxy import Proxy, Road
-from tests.spark.chaos.driver import STARTS_S, Part
+from tests.spark.chaos.driver import STARTS_S, Part, send
 from tests.spark.chaos.keeper import LOCAL_CLUSTER, Keeper
 
 PHASES: Final = ("write", "commit", "now")
@@ -79,7 +79,7 @@ class KillParts(JobHit):
         pids = self.keeper.driver.pids(self._part)
         chosen = pids if all_of_it else [chance.choice(pids)] if pids else []
         self.strikes()
-        self.keeper.driver.signal(signal.SIGKILL, chosen)
+        send(signal.SIGKILL, chosen)
         return f"{len(chosen)} of {len(pids)} at {phase}"
 
 
@@ -99,11 +99,11 @@ class PauseParts(JobHit):
         self._driver = self.keeper.driver
         self._stopped = tuple(self._driver.pids(self._part))
         self.strikes()
-        self._driver.signal(signal.SIGSTOP, self._stopped)
+        send(signal.SIGSTOP, self._stopped)
         return f"{len(self._stopped)} at {phase}"
 
     def heal(self) -> str:
-        self._driver.signal(signal.SIGCONT, self._stopped)
+        send(signal.SIGCONT, self._stopped)
         return ""
 
 
@@ -169,10 +169,10 @@ class Zombie(JobHit):
         zombie = self.keeper.driver
         stopped = zombie.pids(Part.ALL)
         self.strikes()
-        zombie.signal(signal.SIGSTOP, stopped)
+        send(signal.SIGSTOP, stopped)
         self.keeper.start()
         self._goes_on()
-        zombie.signal(signal.SIGCONT, stopped)
+        send(signal.SIGCONT, stopped)
         return f"at {phase}"
 
     def heal(self) -> str:

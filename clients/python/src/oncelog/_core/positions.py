@@ -78,6 +78,8 @@ class Ahead:
     """What one commit that is on its way has moved: each of its partitions as it was before."""
 
     before: list[tuple[PartitionKey, Place, Place]] = field(default_factory=list)
+    # Of those that the next commit of them has moved, too: as they were before that one.
+    behind: dict[PartitionKey, Place] = field(default_factory=dict)
 
 
 class Progress(NamedTuple):
@@ -385,7 +387,10 @@ class Positions:
             place = self._places.get(partition)
             if place is None:
                 continue
-            ahead.before.append((partition, place, replace(place)))
+            before = replace(place)
+            ahead.before.append((partition, place, before))
+            if place.ahead is not None:
+                place.ahead.behind[partition] = before
             place.base, place.since, place.after = to, to, None
             place.base_beyond = beyond
             place.beside, place.asked = place.asked, None
@@ -398,11 +403,13 @@ class Positions:
         for partition, place, _ in ahead.before:
             self._is_ahead_no_more(partition)
             self._began.pop(partition, None)
-            if place.ahead is ahead:
-                # Nothing was sent behind it.
-                place.after, place.ahead = after, None
+            # Where one was sent behind it, that is what taking the other one back goes back to.
+            now = place if place.ahead is ahead else ahead.behind.get(partition)
+            if now is not None:
+                now.after, now.ahead = after, None
         # What comes behind it may know it still, and would keep all that came before.
         ahead.before.clear()
+        ahead.behind.clear()
 
     def take_back(self, ahead: Ahead) -> None:
         """It was refused, the last one first: its partitions are where they were before it. What

@@ -15,6 +15,7 @@ from oncelog._core.transaction import Event, State, TransactionCore
 from oncelog.aio.consumed import Consumed
 from oncelog.aio.line import Flight
 from oncelog.aio.outcomes import ExposedPart, committed_before, exposed_parts, why_aborted
+from oncelog.aio.place import Place
 from oncelog.aio.registration import Registration
 from oncelog.aio.written import Written
 from oncelog.protocol import AsyncProtocol
@@ -25,6 +26,7 @@ from oncelogpb.v1 import coordinator_pb2
 class Ending:
     """Of one transaction, which `Transaction` fills and commits."""
 
+    _place: Place
     _protocol: AsyncProtocol
     _registration: Registration
     _consumed: Consumed
@@ -39,6 +41,8 @@ class Ending:
         self._identity: core.ProducerCore | None = None
         # Where its commit is on its way, as one of several.
         self._flight: Flight | None = None
+        # Why one before it was not committed, until it has raised that.
+        self._untold: errors.OncelogError | None = None
 
     @property
     def tx_id(self) -> int:
@@ -87,7 +91,18 @@ class Ending:
             raise errors.InvalidArgument(
                 "the commit of this transaction is on its way: begin another", field="transaction"
             )
+        self._raises()
         self._core.require_open()
+
+    def _refuse_records(self) -> None:
+        """Raises why nothing may be sent any more."""
+        self._raises()
+        self._core.refuse_records()
+
+    def _raises(self) -> None:
+        """What has spoiled it, if anything, is told now."""
+        if self._core.state not in core.TAKES_RECORDS:
+            self._untold = None
 
     def _drop(self) -> bool:
         """True where it is aborted now; False where it has ended, or nobody here can say how."""
@@ -98,6 +113,8 @@ class Ending:
             self._lose()
             return False
         self._core.on(Event.DROP)
+        if self._untold is not None:
+            self._place.line.was_not_told(self._untold)
         self._written.failed(why_aborted(self._core.spoiled_by))
         self._release()
         self._consumed.aborted(self._core.spoiled_by)
@@ -128,7 +145,7 @@ class Ending:
         if self._core.state in core.ENDED:
             return
         self._core.spoil(error)
-        self._written.halt(self._core.refuse_records)
+        self._written.halt(self._refuse_records)
         if isinstance(error, errors.ProducerFenced) and self._identity is not None:
             self._registration.fence(error, self._identity)
         if isinstance(error, errors.GroupMoved):
@@ -175,10 +192,14 @@ class Ending:
 
     def build_on(self, refused: errors.OncelogError) -> bool:
         """It is being filled, and one in flight before it was not committed. True: who fills it is
-        told so."""
+        told so, or it hands that back to the line where it ends before."""
         if self._core.state in core.ENDED:
             return False
         self._spoil(refused)
+        if self._core.spoiled_by is not refused:
+            # It tells what had spoiled it before.
+            return False
+        self._untold = refused
         return True
 
     def told_of(self, error: errors.OncelogError) -> errors.OncelogError:

@@ -144,9 +144,8 @@ class Feeding:
         # A thread begins it, and the loop sends the consumer back: either the transaction is open
         # by then and is spoiled, or this finds why.
         self._open.begin(transaction, began, named)
-        sent_back, self._sent_back = self._sent_back, None
-        if sent_back is not None:
-            raise sent_back
+        if self._sent_back is not None:
+            raise self._sent_back
 
     def fed(self, transaction: object) -> None:
         """That one has ended."""

@@ -195,6 +195,11 @@ class Line:
         if trouble is not None:
             raise trouble
 
+    def was_not_told(self, refused: errors.OncelogError) -> None:
+        """Who was to tell it has ended without: the next one does."""
+        if self._trouble is None:
+            self._trouble = refused
+
     async def _change(self) -> None:
         change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._changes[change] = None
@@ -300,36 +305,39 @@ class Line:
         self._flights.popleft()
         flight.has_landed = True
         self._active_ms = self._protocol.now_ms()
-        flight.transaction.has_landed(reply)
-        self._over(flight)
+        try:
+            flight.transaction.has_landed(reply)
+        finally:
+            # Whatever fails here, as below: nobody waits for it for ever.
+            self._over(flight)
 
     def _take_back(self, error: errors.OncelogError) -> None:
         """The head was refused, and all behind it with it."""
         flights = list(self._flights)
         self._flights.clear()
-        head = flights[0]
+        head, told = flights[0], error
         head.identity.chain_first = 0
-        error = head.transaction.told_of(error)
-        if isinstance(error, errors.UnknownProducer):
-            # A coordinator forgets producers without a name that were idle for long.
-            self._registration.begin_anew(head.identity)
-        told = self._told(error, len(flights))
         try:
+            error = head.transaction.told_of(error)
+            if isinstance(error, errors.UnknownProducer):
+                # A coordinator forgets producers without a name that were idle for long.
+                self._registration.begin_anew(head.identity)
+            told = self._told(error, len(flights))
             for flight in reversed(flights):
                 flight.transaction.was_taken_back(error if flight is head else taken_back(error))
         finally:
-            # Whatever fails here: nobody waits for them for ever.
             self._end(flights, told)
 
     def _lose(self, error: errors.OncelogError) -> None:
         """Nobody could say of the head, nor of any behind it that they took effect."""
         flights = list(self._flights)
         self._flights.clear()
+        told = self._told(error, len(flights))
         try:
             for flight in reversed(flights):
                 flight.transaction.was_lost()
         finally:
-            self._end(flights, self._told(error, len(flights)))
+            self._end(flights, told)
 
     def _end(self, flights: list[Flight], told: errors.OncelogError) -> None:
         self.taken_back += len(flights)

@@ -170,7 +170,7 @@ class Transaction(Ending):
         await self.recorder.seal_all()
         await self._open()
         await self._written.drain()
-        self._core.require_open()
+        self._require_open()
 
     # ------------------------------------------------------------------------------------- ending
 
@@ -200,6 +200,8 @@ class Transaction(Ending):
             if not (self._is_one_shot(progress) and await self._commit_at_once(progress)):
                 await self._commit_opened(progress)
         except errors.OncelogError as error:
+            if error is self._untold:
+                self._untold = None
             told = self._consumed.told(error)
             if self._flight is None and self._core.state not in core.ENDED:
                 self._spoil(told)
@@ -310,7 +312,7 @@ class Transaction(Ending):
     def _end(self) -> None:
         """From now on nothing may be put."""
         self._ending = True
-        self._written.halt(self._core.refuse_records)
+        self._written.halt(self._refuse_records)
 
     # ------------------------------------------------------------------------------------ opening
 

@@ -1,0 +1,235 @@
+"""What is heard of a refusal, and by whom, of transactions of one producer that are on their way:
+once, whatever becomes of the transaction that is filled meanwhile; and what the next one knows of
+those that were committed before. In virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from oncelog._core.positions import After
+from oncelog._core.routing import PartitionKey
+from oncelog.aio.transactional_producer import TransactionalProducer
+from oncelog.aio.transactions import Transaction
+from oncelog.options import ProducerOptions
+from oncelogpb import errors
+from tests.unit.client.chain_world import (
+    ChainServices,
+    filled,
+    given,
+    in_flight,
+    opened,
+    reader,
+    settled,
+    stands,
+)
+from tests.unit.client.scripted import TOPIC_ID
+
+HELD = PartitionKey(TOPIC_ID, 0)
+GONE = errors.UnknownTopic("gone")
+Ends = Callable[[TransactionalProducer, Transaction], Awaitable[None]]
+
+
+async def raises_its_own(producer: TransactionalProducer, tx: Transaction) -> None:
+    raise ValueError("of the block")
+
+
+async def aborts(producer: TransactionalProducer, tx: Transaction) -> None:
+    await tx.abort()
+
+
+async def closes(producer: TransactionalProducer, tx: Transaction) -> None:
+    await producer.close()
+
+
+async def refused_before(
+    producer: TransactionalProducer, services: ChainServices, ends: Ends, *, spoilt: bool = False
+) -> Transaction:
+    """One that is filled when an earlier one is refused, and that ends so."""
+    await opened(producer, services, None)
+    await filled(producer, None)
+    await settled()
+    tx = producer.transaction()
+    async with tx:
+        await tx.send("a", b"v", partition=0)
+        if spoilt:
+            tx._spoil(errors.UnknownPartition("a record of its own"))
+        services.decide(2, GONE)
+        await settled()
+        await ends(producer, tx)
+    return tx
+
+
+@pytest.mark.parametrize("ends", [raises_its_own, aborts])
+def test_i31_a_refusal_that_the_filled_one_did_not_tell_is_told_by_flush(ends: Ends) -> None:
+    async def work(producer: TransactionalProducer, services: ChainServices) -> None:
+        try:
+            tx = await refused_before(producer, services, ends)
+        except ValueError:
+            assert ends is raises_its_own
+        else:
+            assert tx.state == "aborted"
+        with pytest.raises(errors.UnknownTopic, match="in flight was not committed"):
+            await producer.flush()
+        # Once.
+        await producer.flush()
+        services.decides_at_once = True
+        assert (await filled(producer, None)).state == "committed"
+        await producer.close()
+
+    in_flight(work)
+
+
+def test_i31_so_it_is_by_the_next_one() -> None:
+    async def work(producer: TransactionalProducer, services: ChainServices) -> None:
+        await refused_before(producer, services, aborts)
+        services.decides_at_once = True
+        with pytest.raises(errors.UnknownTopic, match="in flight was not committed"):
+            await filled(producer, None)
+        await producer.flush()
+
+    in_flight(work)
+
+
+def test_i31_and_by_a_close_that_ends_the_filled_one() -> None:
+    async def work(producer: TransactionalProducer, services: ChainServices) -> None:
+        with pytest.raises(errors.UnknownTopic, match="in flight was not committed"):
+            await refused_before(producer, services, closes)
+
+    in_flight(work)
+
+
+def test_i31_one_with_an_error_of_its_own_tells_that_and_the_next_one_the_refusal() -> None:
+    async def nothing(producer: TransactionalProducer, tx: Transaction) -> None:
+        pass
+
+    async def work(producer: TransactionalProducer, services: ChainServices) -> None:
+        with pytest.raises(errors.UnknownPartition, match="of its own"):
+            await refused_before(producer, services, nothing, spoilt=True)
+        with pytest.raises(errors.UnknownTopic, match="in flight was not committed"):
+            await producer.flush()
+
+    in_flight(work)
+
+
+async def sends(producer: TransactionalProducer, tx: Transaction) -> None:
+    """Hears of it, and says something else."""
+    with pytest.raises(errors.UnknownTopic):
+        await tx.send("a", b"w", partition=0)
+    raise ValueError("in other words")
+
+
+async def flushes(producer: TransactionalProducer, tx: Transaction) -> None:
+    with pytest.raises(errors.UnknownTopic):
+        await tx.flush()
+    raise ValueError("in other words")
+
+
+async def commits(producer: TransactionalProducer, tx: Transaction) -> None:
+    with pytest.raises(errors.UnknownTopic):
+        await tx.commit()
+    raise ValueError("in other words")
+
+
+@pytest.mark.parametrize("ends", [sends, flushes, commits])
+def test_who_was_told_by_the_filled_one_is_not_told_again(ends: Ends) -> None:
+    async def work(producer: TransactionalProducer, services: ChainServices) -> None:
+        with pytest.raises(ValueError, match="in other words"):
+            await refused_before(producer, services, ends)
+        await producer.flush()
+        await producer.close()
+
+    in_flight(work)
+
+
+def test_i21_a_batch_of_before_a_refusal_is_refused_however_often_it_is_tried() -> None:
+    async def work(producer: TransactionalProducer, services: ChainServices) -> None:
+        consumer = reader(producer, 0)
+        await opened(producer, services, consumer)
+        await filled(producer, consumer)
+        given(consumer, 3)
+        await settled()
+        services.decide(2, errors.TransactionEnded("no"))
+        await settled()
+        services.decides_at_once = True
+        for _ in range(5):
+            with pytest.raises(errors.TransactionEnded):
+                async with producer.transaction(consumer):
+                    raise AssertionError("it holds what is given again")
+        assert stands(consumer) == 10
+        assert (await filled(producer, consumer)).state == "committed"
+        assert stands(consumer) == 13
+
+    in_flight(work)
+
+
+def test_i21_a_refusal_does_not_forget_the_committed_one_before_it() -> None:
+    """Else another producer of the same consumer would not wait until that is visible."""
+
+    async def work(producer: TransactionalProducer, services: ChainServices) -> None:
+        consumer = reader(producer, 0)
+        await opened(producer, services, consumer)
+        first, _ = await filled(producer, consumer), await filled(producer, consumer)
+        await settled()
+        services.decide(2)
+        await settled()
+        assert consumer._positions.after(HELD) is None, "its coordinator knows"
+        services.decide(3, errors.TransactionEnded("no"))
+        await settled()
+        identity = await producer.identity()
+        assert first.tx_id
+        assert stands(consumer) == 13
+        assert consumer._positions.after(HELD) == After(identity.producer_id, first.tx_id)
+        other = TransactionalProducer(
+            producer.protocol, ProducerOptions(), name="other", group="others"
+        )
+        _is_another(services)
+        given(consumer, 3)
+        before = len(services.names())
+        async with other.transaction(consumer) as tx:
+            await tx.send("a", b"v", partition=0)
+        asked = services.of("get_transaction")
+        assert "get_transaction" in services.names()[before:]
+        assert asked[-1].tx_id == first.tx_id
+        assert asked[-1].only_visibility
+
+    in_flight(work)
+
+
+def _is_another(services: ChainServices) -> None:
+    """From now on another producer registers, at a coordinator of its own."""
+    services.next_number = 1
+    services.accepted.clear()
+    services.outcomes.clear()
+    services.decides_at_once = True
+    plain = services.init_producer
+
+    def init_producer(request: Any) -> Any:
+        reply = plain(request)
+        reply.producer.producer_id += 76
+        return reply
+
+    services.init_producer = init_producer  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("fails", ["has_landed", "told_of"])
+def test_whatever_fails_when_one_is_decided_nobody_waits_for_ever(fails: str) -> None:
+    async def work(producer: TransactionalProducer, services: ChainServices) -> None:
+        await opened(producer, services, None)
+        made = await filled(producer, None)
+        await settled()
+
+        def fail(what: object) -> Any:
+            raise RuntimeError("a fault of this client")
+
+        setattr(made, fails, fail)
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        services.decide(2, None if fails == "has_landed" else GONE)
+        waiting = [asyncio.ensure_future(one) for one in (made.decided(), producer.flush())]
+        done, _ = await asyncio.wait(waiting, timeout=60)
+        assert len(done) == len(waiting), "they wait for ever"
+
+    in_flight(work)
