@@ -18,6 +18,7 @@ from tests.tidy.kustomization import Manifest, load
 from tests.tidy.test_deploy import DEPLOY, ROOT, VERSIONS
 
 FOLDER = DEPLOY / "k8s" / "spark"
+POLICIES = DEPLOY / "k8s" / "base" / "network-policies.yaml"
 DOCKERFILE = DEPLOY / "Dockerfile.spark"
 [APPLICATION] = load((FOLDER / "spark-application.yaml").read_text())
 OTHERS = load((FOLDER / "account.yaml").read_text())
@@ -74,6 +75,35 @@ def test_what_a_pod_refers_to_is_there_and_the_network_lets_it_in(role: str) -> 
     mounted = {mount["name"] for mount in container["volumeMounts"]}
     assert mounted == {volume["name"] for volume in volumes}
     assert ("ServiceAccount", SPEC["driver"]["serviceAccount"]) in named
+
+
+def test_the_page_names_the_image_that_is_built_and_lets_its_namespace_in() -> None:
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    said = page[page.index("## Run a Spark job") :]
+    assert f"docker build -f deploy/Dockerfile.spark -t {SPEC['image']} ." in said
+    assert f"docker push {SPEC['image']}" in said
+    # A podSelector alone means pods of the policy's own namespace.
+    [policy] = [
+        p for p in load(POLICIES.read_text()) if p["metadata"]["name"] == "oncelog-processes"
+    ]
+    peers = policy["spec"]["ingress"][0]["from"]
+    [labels] = [p["namespaceSelector"]["matchLabels"] for p in peers if "namespaceSelector" in p]
+    namespaces = set(re.findall(r"kubectl apply -n (\S+) -f deploy/k8s/spark/", said))
+    assert len(namespaces) == 1
+    for namespace in namespaces:
+        assert f"kubectl create namespace {namespace}" in said
+        for label, value in labels.items():
+            assert f"kubectl label namespace {namespace} {label}={value}" in said
+
+
+def test_spark_submit_takes_the_function_from_where_the_page_says_to_write_it() -> None:
+    line = submitted()
+    file = line[line.index("--py-files") + 1].rpartition("/")[2]
+    copied = "COPY spark/jobs /opt/spark/jobs"
+    assert line[line.index("--py-files") + 1] == f"local:///opt/spark/jobs/{file}"
+    assert copied in DOCKERFILE.read_text()
+    page = " ".join((ROOT / "docs" / "kubernetes.md").read_text().split())
+    assert (ROOT / "spark" / "jobs" / file).exists() or f"write it to `spark/jobs/{file}`" in page
 
 
 @pytest.mark.parametrize("words", [SPEC["arguments"], None], ids=["application", "spark-submit"])

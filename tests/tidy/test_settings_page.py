@@ -28,7 +28,7 @@ def test_every_setting_is_named(setting: str) -> None:
 
 
 def test_the_table_of_settings_says_their_defaults() -> None:
-    told = dict(ROW.findall(PAGE.partition("## Settings")[2].partition("\n## ")[0]))
+    told = dict(ROW.findall(PAGE.partition("## Settings")[2].partition("\n##")[0]))
     assert len(told) > 10, "the search finds them"
     assert told == {name: _shown(SETTINGS[name]) for name in told}
 

@@ -31,7 +31,11 @@ from oncelog_server.core.roles import ROLES
 @click.option("--listen-external", metavar="HOST:PORT", help="A second one, for outside.")
 @click.option("--advertise-external", metavar="HOST:PORT", help="What those outside connect to.")
 @click.option("--rack", help="Where it stands, for placing replicas apart. Default: not said.")
-@click.option("--health-listen", metavar="HOST:PORT", help="Health checks alone, without TLS.")
+@click.option(
+    "--health-listen",
+    metavar="HOST:PORT",
+    help="Health checks alone; without TLS, unless node.health_tls says so.",
+)
 @click.option("--etcd", metavar="HOST:PORT", multiple=True, help="An etcd endpoint. Repeatable.")
 @click.option("--etcd-ca", metavar="FILE", help="PEM file: who signs etcd's certificate.")
 @click.option("--etcd-cert", metavar="FILE", help="PEM file: what etcd is shown.")

@@ -25,11 +25,13 @@ from oncelog_server.cli.partitions import (
 from oncelog_server.cli.session import Session, connected
 from oncelog_server.cli.truncating import truncate
 from oncelog_server.core.roles import PARTITION_LEADER
+from oncelog_server.partition_leader.topic_configs import CONFIGS
 from oncelogpb.ids import show_id
 from oncelogpb.v1 import cluster_pb2
 from oncelogpb.v1 import partition_leader_pb2 as pb
 
 # What `topic describe` says of a partition, beside what is said of it where a topic is listed.
+CONFIG_HELP: Final = f"One of: {', '.join(sorted(CONFIGS))}. Repeatable."
 _MORE: Final = (
     "preferred_node",
     "high_watermark",
@@ -57,7 +59,7 @@ def topic() -> None:
 @click.argument("name")
 @click.option("--partitions", type=click.IntRange(1), help="Default: the cluster's.")
 @click.option("--replication-factor", type=click.IntRange(1), help="Default: the cluster's.")
-@click.option("--config", "configs", metavar="KEY=VALUE", multiple=True, help="Repeatable.")
+@click.option("--config", "configs", metavar="KEY=VALUE", multiple=True, help=CONFIG_HELP)
 @click.option("--validate-only", is_flag=True, help="Check, but create nothing.")
 @connected
 def create(
@@ -196,7 +198,7 @@ def describe(session: Session, names: tuple[str, ...], replicas: bool, disk: boo
     )
 )
 @click.argument("name", shell_complete=names_known.topics)
-@click.option("--config", "configs", metavar="KEY=VALUE", multiple=True, help="Repeatable.")
+@click.option("--config", "configs", metavar="KEY=VALUE", multiple=True, help=CONFIG_HELP)
 @click.option("--reset", "resets", metavar="KEY", multiple=True, help="Back to the default.")
 @click.option("--partitions", type=click.IntRange(1), help="How many there shall be: only more.")
 @click.option("--yes", is_flag=True, help="Do not ask.")

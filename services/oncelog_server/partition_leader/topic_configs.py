@@ -161,14 +161,12 @@ FIELDS: Final = {
     "partitions": "a field of its own: `--partitions N`, or `partitions=N`",
     "replication_factor": "a field of its own: `replication_factor=N`",
 }
-# Settings that users of Kafka look for. They come in a later version.
-LATER: Final = frozenset(
-    {
-        "min.insync.replicas",
-        "segment.bytes",
-        "segment.ms",
-    }
-)
+# Settings that users of Kafka look for, and what there is instead.
+OTHERS: Final = {
+    "min.insync.replicas": "it holds for all topics, as the setting node.min_insync_replicas",
+    "segment.bytes": "it holds for all topics, as the setting node.segment_bytes of each process",
+    "segment.ms": "files of the log are closed by their size alone (node.segment_bytes)",
+}
 
 
 def require_configs(configs: Mapping[str, str]) -> None:
@@ -209,10 +207,8 @@ def effective(configs: Mapping[str, str]) -> dict[str, str]:
 
 
 def _unknown(name: str) -> OncelogError:
-    if name in LATER:
-        return Unsupported(
-            f"topic setting {name!r} comes in a later version; leave it out: everything is kept"
-        )
+    if name in OTHERS:
+        return Unsupported(f"{name!r} is no setting of a topic here; leave it out: {OTHERS[name]}")
     if name in FIELDS:
         raise InvalidArgument(
             f"{name!r} is no setting of a topic but {FIELDS[name]}", field=name, nearest=name

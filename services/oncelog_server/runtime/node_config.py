@@ -111,8 +111,8 @@ class NodeConfig:
     compaction_map_bytes: int = 64 * MIB
     # How often timers are looked at, milliseconds.
     tick_ms: int = 100
-    # Prometheus endpoint, host:port; port 0 takes a free one, empty: none. Danger: it names topics'
-    # ids and says how much is going on to whoever asks, unless metrics_tls is mtls.
+    # Prometheus endpoint, host:port; port 0 takes a free one, empty: none. Danger: it names topics
+    # and groups and says how much is going on to whoever asks, unless metrics_tls is mtls.
     metrics_listen: str = ""
     # What that endpoint asks for: off, nothing; tls, it is encrypted (https); mtls, scrapers show a
     # certificate, any that node.tls_ca signed. With this process's certificate.

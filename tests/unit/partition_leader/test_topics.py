@@ -13,6 +13,7 @@ from oncelog_server.core.ports import TopicInfo
 from oncelog_server.partition_leader import topic_admin
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.service import PartitionLeaderService
+from oncelog_server.runtime.node_config import NodeConfig
 from oncelogpb import errors
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from tests.unit.partition_leader.fakes import TOPIC, FakeCall, World
@@ -131,6 +132,22 @@ def test_refused(
     with pytest.raises(kind):
         admin.create(**{"validate_only": validate_only, **fields})
     assert set(admin.world.metadata.by_name) == {TOPIC.name}
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("min.insync.replicas", "min_insync_replicas"),
+        ("segment.bytes", "segment_bytes"),
+        ("segment.ms", "segment_bytes"),
+    ],
+)
+def test_a_setting_of_kafka_that_topics_do_not_have_names_what_there_is(
+    name: str, instead: str
+) -> None:
+    assert hasattr(NodeConfig(), instead)
+    with pytest.raises(errors.Unsupported, match=rf"{name}.*node\.{instead}"):
+        Admin().create(configs={name: "1"})
 
 
 @pytest.mark.parametrize("name", ["partitions", "replication_factor"])
