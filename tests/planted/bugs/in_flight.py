@@ -465,4 +465,37 @@ BUGS: Final = (
             ): "assert None == After",
         },
     ),
+    Bug(
+        "what-is-passed-over-counts-as-given",
+        "I21: who was given nothing since a refusal still holds a batch of before",
+        (
+            Edit(
+                "oncelog.aio.consumer:Consumer._give",
+                "        if not chunks:\n            return None\n        self.feeding.gave()\n",
+                "        self.feeding.gave()\n        if not chunks:\n            return None\n",
+            ),
+        ),
+        {
+            unit(
+                TOLD, "test_i21_to_pass_over_what_was_compacted_away_is_not_to_give"
+            ): "assert refuses(consumer)",
+        },
+    ),
+    Bug(
+        "whole-transactions-do-not-count-as-given",
+        "who is given a transaction since a refusal goes on with that",
+        (
+            Edit(
+                "oncelog.aio.gathering:Gathering.poll",
+                "self._consumer.feeding.gave()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                TOLD,
+                "test_i21_a_transaction_that_was_gathered_is_given_when_it_is_handed_over",
+            ): "assert not refuses(consumer)",
+        },
+    ),
 )

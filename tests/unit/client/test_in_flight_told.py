@@ -12,6 +12,7 @@ import pytest
 
 from oncelog._core.positions import After
 from oncelog._core.routing import PartitionKey
+from oncelog.aio.consumer import Consumer
 from oncelog.aio.transactional_producer import TransactionalProducer
 from oncelog.aio.transactions import Transaction
 from oncelog.options import ProducerOptions
@@ -26,7 +27,10 @@ from tests.unit.client.chain_world import (
     settled,
     stands,
 )
-from tests.unit.client.scripted import TOPIC_ID
+from tests.unit.client.compacted import batch_of, nothing_below
+from tests.unit.client.scripted import TOPIC_ID, ScriptedTransport
+from tests.unit.client.test_consuming import consuming
+from tests.unit.client.test_holes import row, some
 
 HELD = PartitionKey(TOPIC_ID, 0)
 GONE = errors.UnknownTopic("gone")
@@ -233,3 +237,54 @@ def test_whatever_fails_when_one_is_decided_nobody_waits_for_ever(fails: str) ->
         assert len(done) == len(waiting), "they wait for ever"
 
     in_flight(work)
+
+
+# ------------------------------------------------------------ what counts as given after a refusal
+
+
+def hears_of_a_refusal(consumer: Consumer) -> None:
+    consumer.feeding._sent_back = GONE
+
+
+def refuses(consumer: Consumer) -> bool:
+    transaction = object()
+    try:
+        consumer.feeding.feeds(transaction, 0)
+    except errors.UnknownTopic:
+        return True
+    finally:
+        consumer.feeding.fed(transaction)
+    return False
+
+
+def test_i21_to_pass_over_what_was_compacted_away_is_not_to_give() -> None:
+    async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
+        assert await consumer.poll(2.0) is not None
+        hears_of_a_refusal(consumer)
+        assert await consumer.poll(2.0) is None
+        assert await consumer.position("a", 0) == 9, "it has passed over what is gone"
+        assert refuses(consumer)
+        assert await consumer.poll(20.0) is not None
+        assert not refuses(consumer)
+
+    rows = [[row(number)] for number in (2, 9)]
+    first, last = (some(batch_of(one), end=10) for one in rows)
+    told = [first, 1.0, some(nothing_below(9), end=9), 5.0, last]
+    consuming(work, told, group="g", committed=0)
+
+
+def test_i21_a_transaction_that_was_gathered_is_given_when_it_is_handed_over() -> None:
+    async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
+        transactions = consumer.transactions()
+        assert await transactions.poll(2.0) is not None
+        hears_of_a_refusal(consumer)
+        assert await transactions.poll(5.0) is None, "a part of one came, and not its end"
+        assert refuses(consumer)
+        assert await transactions.poll(20.0) is not None
+        assert not refuses(consumer)
+
+    first, second, third, other = (
+        batch_of([row(number, tx=tx)]) for number, tx in ((0, 7), (1, 8), (2, 8), (3, 9))
+    )
+    told = [some(first, second, end=4), 1.0, some(third, end=4), 10.0, some(other, end=4)]
+    consuming(work, told)

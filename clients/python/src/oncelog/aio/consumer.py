@@ -244,7 +244,6 @@ class Consumer:
     def _give(self) -> Batch | None:
         """None: what came next was deleted, or compacted away, and is passed over; or
         `_transactions` have it."""
-        self.feeding.gave()
         if self._transactions is not None:
             self._transactions.take()
             return None
@@ -254,7 +253,10 @@ class Consumer:
             self._positions.given(partition, chunk.next_offset)
         # What holds none told only that there is none up to there.
         chunks = [chunk for _, chunk in taken if chunk.count]
-        return Batch(chunks) if chunks else None
+        if not chunks:
+            return None
+        self.feeding.gave()
+        return Batch(chunks)
 
     @overload
     def transactions(self, *, across: Literal[False] = False) -> Transactions: ...

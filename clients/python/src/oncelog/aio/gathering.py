@@ -16,6 +16,7 @@ from oncelog._core.positions import Positions
 from oncelog._core.routing import PartitionKey
 from oncelog._core.units import Piece, Unit, Units
 from oncelog.aio.auto_commit import AutoCommit
+from oncelog.aio.feeding import Feeding
 from oncelog.batch import Batch, Chunk, TopicPartition
 from oncelog.options import ConsumerOptions
 from oncelogpb import errors, records
@@ -40,6 +41,11 @@ class Source(Protocol):
     @property
     def auto_commit(self) -> AutoCommit:
         """Who polls it, and what it commits by itself."""
+        ...
+
+    @property
+    def feeding(self) -> Feeding:
+        """Told when something is given."""
         ...
 
     def place(self, partition: PartitionKey) -> TopicPartition:
@@ -110,6 +116,7 @@ class Gathering(ABC, Generic[T]):
             self._take_following(editions)
             given = self._give()
             if given is not None:
+                self._consumer.feeding.gave()
                 return given
             wait_s = (deadline_ms - self._now_ms()) / 1000
             if self._consumer.closed:
