@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 from oncelog.aio.log import Log
 from oncelog.batch import Record
 from oncelog.checker.recorder import RecordedLog
+from oncelog.errors import DeliveryFailed
 from oncelog_server.core.ids import TopicId
 from oncelogpb import errors
 from tests.simulation.applications.consuming import POLL_S
@@ -205,8 +206,11 @@ class Compactor:
             assert not (is_keyless and place.topic == LATEST), "a record without a key was taken"
         except errors.OncelogError as error:
             if not error.may_have_applied:
+                # Plain records are taken by the batch: those that did not fail are there.
+                wrote = sum(map(len, attempt.wrote.values()))
+                some = isinstance(error, DeliveryFailed) and error.count < wrote
                 # Where the policy changes on the way, batches before the refused one may be taken.
-                if not (is_keyless and place.topic == CHANGING):
+                if not some and not (is_keyless and place.topic == CHANGING):
                     attempt.fate = Fate.ABORTED
                 if is_keyless:
                     day.world.moments.add(KEYLESS_REFUSED)
