@@ -178,6 +178,32 @@ async def opened(
     services.decides_at_once = False
 
 
+async def sent_back(producer: TransactionalProducer, services: ChainServices) -> Consumer:
+    """A consumer that a refusal has sent back to 10, and whose user holds what was given behind
+    that."""
+    consumer = reader(producer, 0)
+    await opened(producer, services, consumer)
+    await filled(producer, consumer)
+    given(consumer, 3)
+    await settled()
+    services.decide(2, errors.TransactionEnded("no"))
+    await settled()
+    return consumer
+
+
+async def require_over(*waiting: Awaitable[Any]) -> list[BaseException | None]:
+    """How each has ended: nobody waits for ever, whatever fails in the client."""
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    tasks = [asyncio.ensure_future(one) for one in waiting]
+    done, _ = await asyncio.wait(tasks, timeout=60)
+    assert len(done) == len(tasks), "they wait for ever"
+    return [task.exception() for task in tasks]
+
+
+def fails(what: object) -> Any:
+    raise RuntimeError("a fault of this client")
+
+
 async def settled() -> None:
     """What is on its way has arrived."""
     await asyncio.sleep(0.1)

@@ -18,11 +18,14 @@ from oncelog.options import ProducerOptions
 from oncelogpb import errors
 from tests.unit.client.chain_world import (
     ChainServices,
+    fails,
     filled,
     given,
     in_flight,
     opened,
     reader,
+    require_over,
+    sent_back,
     settled,
     stands,
 )
@@ -175,31 +178,17 @@ def test_whatever_fails_while_they_are_taken_back_nobody_waits_for_ever() -> Non
         await opened(producer, services, consumer)
         made = [await filled(producer, consumer) for _ in range(3)]
         await settled()
-
-        def fail(why: errors.OncelogError) -> None:
-            raise RuntimeError("a fault of this client")
-
-        consumer.feeding._open.drop = fail  # type: ignore[method-assign]
-        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        consumer.feeding._open.drop = fails  # type: ignore[method-assign, assignment]
         services.decide(2, errors.UnknownTopic("gone"))
-        waiting = [asyncio.ensure_future(tx.decided()) for tx in made]
-        waiting.append(asyncio.ensure_future(producer.flush()))
-        done, _ = await asyncio.wait(waiting, timeout=60)
-        assert len(done) == len(waiting), "they wait for ever"
-        assert all(isinstance(one.exception(), errors.OncelogError) for one in waiting)
+        ended = await require_over(*[tx.decided() for tx in made], producer.flush())
+        assert all(isinstance(one, errors.OncelogError) for one in ended)
 
     in_flight(work)
 
 
 def test_i21_what_was_given_before_the_refusal_is_not_made_a_transaction_of() -> None:
     async def work(producer: TransactionalProducer, services: ChainServices) -> None:
-        consumer = reader(producer, 0)
-        await opened(producer, services, consumer)
-        await filled(producer, consumer)
-        given(consumer, 3)
-        await settled()
-        services.decide(2, errors.TransactionEnded("no"))
-        await settled()
+        consumer = await sent_back(producer, services)
         with pytest.raises(errors.TransactionEnded, match="in flight was not committed"):
             async with producer.transaction(consumer):
                 raise AssertionError("it holds what is given again")

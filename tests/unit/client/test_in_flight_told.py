@@ -4,7 +4,6 @@ those that were committed before. In virtual time."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -19,11 +18,14 @@ from oncelog.options import ProducerOptions
 from oncelogpb import errors
 from tests.unit.client.chain_world import (
     ChainServices,
+    fails,
     filled,
     given,
     in_flight,
     opened,
     reader,
+    require_over,
+    sent_back,
     settled,
     stands,
 )
@@ -151,13 +153,7 @@ def test_who_was_told_by_the_filled_one_is_not_told_again(ends: Ends) -> None:
 
 def test_i21_a_batch_of_before_a_refusal_is_refused_however_often_it_is_tried() -> None:
     async def work(producer: TransactionalProducer, services: ChainServices) -> None:
-        consumer = reader(producer, 0)
-        await opened(producer, services, consumer)
-        await filled(producer, consumer)
-        given(consumer, 3)
-        await settled()
-        services.decide(2, errors.TransactionEnded("no"))
-        await settled()
+        consumer = await sent_back(producer, services)
         services.decides_at_once = True
         for _ in range(5):
             with pytest.raises(errors.TransactionEnded):
@@ -219,22 +215,15 @@ def _is_another(services: ChainServices) -> None:
     services.init_producer = init_producer  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("fails", ["has_landed", "told_of"])
-def test_whatever_fails_when_one_is_decided_nobody_waits_for_ever(fails: str) -> None:
+@pytest.mark.parametrize("call", ["has_landed", "told_of"])
+def test_whatever_fails_when_one_is_decided_nobody_waits_for_ever(call: str) -> None:
     async def work(producer: TransactionalProducer, services: ChainServices) -> None:
         await opened(producer, services, None)
         made = await filled(producer, None)
         await settled()
-
-        def fail(what: object) -> Any:
-            raise RuntimeError("a fault of this client")
-
-        setattr(made, fails, fail)
-        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-        services.decide(2, None if fails == "has_landed" else GONE)
-        waiting = [asyncio.ensure_future(one) for one in (made.decided(), producer.flush())]
-        done, _ = await asyncio.wait(waiting, timeout=60)
-        assert len(done) == len(waiting), "they wait for ever"
+        setattr(made, call, fails)
+        services.decide(2, None if call == "has_landed" else GONE)
+        await require_over(made.decided(), producer.flush())
 
     in_flight(work)
 
